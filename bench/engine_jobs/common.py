@@ -1,0 +1,86 @@
+"""What every contender of the engine benchmark shares: the job, the models, the command line and the result file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+USERS, IMAGES, CLASSES = 1000, 50, 10
+CLIENTS_PER_ROUND, BATCH, LEARNING_RATE = 50, 10, 0.1
+WARM_UP = 1  # rounds run but not timed: process start, lazy initialisation, Ray's actors
+
+
+@dataclass(frozen=True)
+class Job:
+    images: Tensor  # users x images x 3 x 32 x 32
+    labels: Tensor  # users x images
+    cohorts: list[list[int]]  # the users of every round, in order; the first WARM_UP rounds are not timed
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=["linear", "cnn"], required=True)
+    parser.add_argument("--rounds", type=int, required=True, help="timed rounds; one more is run first")
+    parser.add_argument("--data", required=True, help="the .npz file that make_data wrote")
+    parser.add_argument("--out", required=True, help="result file (JSON; the weights go beside it as .npy)")
+    parser.add_argument("--threads", type=int, default=2, help="cores to use")
+    return parser.parse_args()
+
+
+def make_data(path: Path, rounds: int, seed: int = 0) -> None:
+    """Write the seeded images (a class pattern under noise), labels and cohorts that all contenders read."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, (USERS, IMAGES))
+    patterns = rng.integers(0, 64, (CLASSES, 3, 32, 32), dtype=np.uint8)
+    images = rng.integers(0, 192, (USERS, IMAGES, 3, 32, 32), dtype=np.uint8) + patterns[labels]
+    cohorts = [rng.choice(USERS, CLIENTS_PER_ROUND, replace=False) for _ in range(WARM_UP + rounds)]
+    np.savez(path, images=images, labels=labels, cohorts=np.stack(cohorts))
+
+
+def load_job(path: str, rounds: int) -> Job:
+    with np.load(path, allow_pickle=False) as file:
+        # Small inputs keep SGD at rate 0.1 stable for the linear model, so that contenders stay comparable.
+        images = torch.from_numpy(file["images"]).float().sub_(128).div_(512)
+        return Job(images, torch.from_numpy(file["labels"]), file["cohorts"][: WARM_UP + rounds].tolist())
+
+
+def build_model(name: str) -> nn.Sequential:
+    """The same starting weights in every process: 30.7k (linear) or 1.63M parameters (pfl-research's CNN, no dropout)."""
+    torch.manual_seed(0)
+    if name == "linear":
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, CLASSES))
+    return nn.Sequential(
+        *(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(64 * 14 * 14, 128), nn.ReLU(), nn.Linear(128, CLASSES)),
+    )
+
+
+def flat_weights(model: nn.Module) -> np.ndarray:
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
+
+
+def write_result(arguments: argparse.Namespace, job: Job, ticks: Sequence[float], model: nn.Module) -> None:
+    """Store the timed rounds, given `ticks` (the clock before the first and after every round), and the final model."""
+    expected = WARM_UP + arguments.rounds + 1
+    if len(ticks) != expected:
+        raise ValueError(f"{expected} ticks expected for {arguments.rounds} timed rounds, found {len(ticks)}")
+    weights = flat_weights(model)
+    with torch.no_grad():  # on the first 20 users, the same for all contenders
+        loss = functional.cross_entropy(model(job.images[:20].flatten(0, 1)), job.labels[:20].flatten())
+    result: dict[str, Any] = {
+        "seconds_per_round": np.diff(ticks)[WARM_UP:].tolist(),
+        "clients_per_round": CLIENTS_PER_ROUND,
+        "checksum": float(weights.astype(np.float64) @ np.cos(np.arange(weights.size))),
+        "final_loss": float(loss),
+    }
+    np.save(Path(arguments.out).with_suffix(".npy"), weights)
+    Path(arguments.out).write_text(json.dumps(result))

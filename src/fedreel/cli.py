@@ -1,0 +1,239 @@
+"""The command line: one typed function a command. torch is imported only by the commands that need it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .errors import FedreelError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Federated video understanding: train on video that may not leave its owners, then use the models.",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Make, check and decode data.")
+app.add_typer(data_app, name="data")
+
+Out = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a setting: section.key=value. Repeatable.")]
+
+
+@app.command()
+def run(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name (see `fedreel list`) or a .toml file.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Run directory [runs/RECIPE-METHOD-SEED].")] = None,
+    set: Settings = None,
+    engine: Annotated[str | None, typer.Option(help="Where client work runs.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of initial weights, sampling and batches.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Train a model federatedly and write a run directory with metrics, model and report."""
+    from .config import load_recipe
+
+    overrides = list(set or [])
+    overrides += [
+        f"{key}={value}"
+        for key, value in (("engine.name", engine), ("device", device), ("seed", seed))
+        if value is not None
+    ]
+    resolved = load_recipe(recipe, overrides)
+    folder = out or Path("runs") / f"{Path(recipe).stem}-{resolved.method['name']}-{resolved.seed}"
+    from .core.run import run as start
+
+    try:
+        result = start(resolved, folder, resume=resume, quiet=quiet)
+    except KeyboardInterrupt:
+        again = f"fedreel run {recipe} ... --out {folder} --resume"
+        typer.echo(f"\nInterrupted. The last checkpoint stands; go on with: {again}", err=True)
+        raise typer.Exit(130) from None
+    _print_result(result.path, result.summary)
+
+
+@app.command()
+def demo(out: Out = Path("runs/demo")) -> None:
+    """Run a small job of every system on the playground; ends with one page that links their reports."""
+    from .demo import demo as start
+
+    page = start(out)
+    typer.echo(f"\nOpen {page.resolve()}")
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Put runs side by side: mean and sd over seeds, and the settings in which they differ."""
+    from .report.compare import cell_text, compare_table
+
+    table = compare_table(runs)
+    if as_json:
+        typer.echo(json.dumps(table, indent=1))
+    else:
+        _print_table(table["columns"], [[cell_text(row.get(c)) for c in table["columns"]] for row in table["rows"]])
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:
+    """Write report.html anew from a run's files, finished or not."""
+    from .report import write
+
+    if not (run / "recipe.toml").exists():
+        raise FedreelError("this is not a run directory", where=str(run), expected="a folder with recipe.toml")
+    typer.echo(write(run))
+
+
+@app.command()
+def ledger(
+    run: Annotated[Path, typer.Argument(help="A run directory, a site's folder, or a ledger.jsonl.")],
+    client: Annotated[str | None, typer.Option(help="Only this client.")] = None,
+    rounds: Annotated[bool, typer.Option("--rounds", help="One line a departure instead of totals.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON lines.")] = False,
+) -> None:
+    """What left each client: which tensors and numbers, how much, for what."""
+    from .ledger import departures, tensors, totals
+
+    path = run if run.is_file() else run / "ledger.jsonl"
+    if as_json:
+        for row in departures(path, client):
+            typer.echo(json.dumps(row))
+        return
+    if rounds:
+        rows = [
+            [str(r["round"]), r["client"], r["purpose"], str(r["bytes"]), ", ".join(r["numbers"])]
+            for r in departures(path, client)
+        ]
+        _print_table(["round", "client", "purpose", "bytes", "numbers"], rows)
+    else:
+        _print_table(["client", "purpose", "departures", "bytes", "kinds", "numbers"], totals(path, client))
+    for name, rows in tensors(path, client):
+        typer.echo(f"\nTensors of layout {name}:")
+        _print_table(["name", "shape", "type", "bytes"], rows)
+
+
+@app.command("list")
+def list_(what: Annotated[str, typer.Argument(help="recipes, methods, tasks, engines or all.")] = "all") -> None:
+    """What there is: recipes, methods, tasks, engines, with one line each."""
+    from .catalogue import catalogue
+
+    for title, rows in catalogue(what).items():
+        typer.echo(f"{title}:")
+        for name, text in rows:
+            typer.echo(f"  {name:<20} {text}")
+
+
+@app.command()
+def reproduce(
+    system: Annotated[str, typer.Argument(help="A system.")],
+    table: Annotated[str, typer.Argument(help="A table or figure of it.")],
+    scale: Annotated[str, typer.Option(help="smoke, small or paper.")] = "smoke",
+    data: Annotated[Path | None, typer.Option(help="Data folder or file; the playground if not given.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder [runs/reproduce/SYSTEM-TABLE-SCALE].")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+) -> None:
+    """Run a table's sweep and print it beside the paper's numbers. Finished cells are not run again."""
+    from .reproduce import reproduce as start
+    from .reproduce.show import columns_and_rows
+
+    folder = out or Path("runs") / "reproduce" / f"{system}-{table}-{scale}"
+    try:
+        result = start(system, table, scale=scale, data=data, out=folder, device=device)
+    except KeyboardInterrupt:
+        typer.echo("\nInterrupted. Finished cells are kept: run the same command again to go on.", err=True)
+        raise typer.Exit(130) from None
+    _print_table(*columns_and_rows(result))
+    for note in result["notes"]:
+        typer.echo(note)
+    typer.echo(f"{folder / 'table.json'}\n{folder / 'table.html'}")
+
+
+@data_app.command("make")
+def data_make(
+    what: Annotated[str, typer.Argument(help="playground")],
+    out: Out,
+    seed: Annotated[int, typer.Option(help="Another seed, another world.")] = 0,
+    size: Annotated[str, typer.Option(help="small or medium.")] = "small",
+) -> None:
+    """Generate a world of videos with labels for every task."""
+    from .data import playground
+    from .errors import nearest
+
+    if what != "playground":
+        raise FedreelError(f"cannot make '{what}'", hint=nearest(what, ["playground"]))
+    typer.echo(playground.make(out, seed, size, progress=lambda text: typer.echo(text, err=True)))
+
+
+@data_app.command("check")
+def data_check(folder: Annotated[Path, typer.Argument(help="A folder of videos, shards or a playground.")]) -> None:
+    """Look at a data folder: what is there, what is broken, what would surprise a training run."""
+    from .data.check import check
+
+    result = check(folder)
+    typer.echo("\n".join(result.lines()))
+    if not result.ok:
+        raise typer.Exit(1)
+
+
+@data_app.command("shard")
+def data_shard(
+    source: Annotated[Path, typer.Argument(help="A folder of videos, or a zip or tar of one.")],
+    out: Out,
+    size: Annotated[int, typer.Option(help="Height and width in pixels.")] = 64,
+    frames: Annotated[int | None, typer.Option(help="Keep so many evenly spaced frames of each clip [all].")] = None,
+    layout: Annotated[str, typer.Option(help="What the folders mean.")] = "auto",
+) -> None:
+    """Decode videos once into uint8 shards that are mapped into memory. Broken files are skipped and listed."""
+    from .data import archive, lists, shards
+
+    if source.is_file():
+        source = archive.extract(source, out.with_name(out.name + "-videos"))
+    typer.echo(f"decoding {source} ...", err=True)
+    done = shards.build(lists.find(source, layout), source, out, size=(size, size), frames=frames)
+    for broken in done.broken:
+        typer.echo(f"skipped {broken.path}: {broken.reason}", err=True)
+    typer.echo(f"{len(done)} clips in {out}, {len(done.broken)} skipped")
+
+
+def main() -> None:
+    """Errors meant for the user are printed without a traceback; status 2."""
+    try:
+        app()
+    except FedreelError as error:
+        typer.echo(f"fedreel: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("\nInterrupted.", err=True)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output went away
+        sys.stderr.close()
+        sys.exit(141)
+
+
+def _print_result(path: Path, summary: dict) -> None:
+    shown = {k: v for k, v in summary["metrics"].items() if not k.endswith("_clients")}
+    metrics = ", ".join(f"{k} {v:.4f}" for k, v in shown.items())
+    refused = sum(summary["refused"].values())
+    typer.echo(
+        f"{summary['method']} on {summary['task']}: {summary['rounds']} rounds in {summary['wall_seconds']:.1f} s,"
+        f" {metrics}{f', {refused} answers refused' if refused else ''}"
+    )
+    typer.echo(f"report: {(path / 'report.html').resolve()}")
+
+
+def _print_table(columns: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*columns, header_style="bold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False, markup=False)
+    console.print(table, width=None if console.is_terminal else 200)

@@ -1,0 +1,211 @@
+"""Recipes: TOML to frozen dataclasses, unknown keys and values answered by the nearest known one. No torch here."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from .errors import RecipeError, nearest
+from .registry import ENGINES, METHODS, TASKS, names
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """[train]: what a client does with its data."""
+
+    epochs: int = 1
+    batch_size: int = 16
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = 0.05
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0  # 0 = no clipping
+    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast on a GPU
+    keep_optimizer: bool = False  # keep the optimizer's state at the client between rounds
+    schedule: Literal["constant", "cosine", "step"] = "constant"  # by rounds
+    milestones: tuple[int, ...] = ()
+    decay: float = 0.1
+
+
+@dataclass(frozen=True)
+class RoundConfig:
+    """[round]: how often, with whom, and what a round does about clients that fail."""
+
+    rounds: int = 10
+    fraction: float = 1.0  # share of the clients sampled each round
+    clients: int = 0  # or their number; 0 = use the fraction
+    evaluate_every: int = 1
+    min_answers: float = 0.5  # share of the ordered clients that must answer
+    repeat: int = 2  # how often those who failed are asked again if too few answered
+    time_limit: float = 0.0  # seconds for one client's answer; 0 = no limit
+    max_change: float = 100.0  # admission: ||update - sent|| <= max_change * (1 + ||sent||)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """[data]: whose data, and how it is divided. `partition` names a partitioner and its settings."""
+
+    source: str = "playground"  # or a folder
+    size: str = "small"  # of the playground
+    seed: int = 0  # of the playground and the division; kept apart from the run's seed
+    partition: dict[str, Any] = field(default_factory=lambda: {"name": "by-owner"})
+    test_share: float = 0.25  # where the data do not say what is for testing
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A whole job. `task`, `method` and `engine` are tables with a `name` and the fields of that class."""
+
+    system: str = ""
+    description: str = ""
+    seed: int = 0
+    device: str = "auto"
+    policy: str = ""  # a site policy file that holds for all clients here
+    track: tuple[str, ...] = ()  # tensorboard, wandb, mlflow
+    task: dict[str, Any] = field(default_factory=dict)
+    method: dict[str, Any] = field(default_factory=dict)
+    engine: dict[str, Any] = field(default_factory=lambda: {"name": "local"})
+    data: DataConfig = DataConfig()
+    train: TrainConfig = TrainConfig()
+    round: RoundConfig = RoundConfig()
+
+
+def load_recipe(source: str | Path, overrides: typing.Sequence[str] = ()) -> Recipe:
+    """A recipe by its name or file, with `a.b=c` overrides applied, checked as far as possible without torch."""
+    path = Path(source)
+    if path.suffix == ".toml":
+        table = read_toml(path)
+    elif str(source) in recipe_names():
+        table = _parse((resources.files("fedreel") / "recipes" / f"{source}.toml").read_text(), str(source))
+    else:
+        raise RecipeError(
+            f"there is no recipe '{source}'",
+            where="recipes that come with fedreel",
+            hint=nearest(str(source), recipe_names()) + " A file must end in .toml",
+        )
+    for text in overrides:
+        _override(table, text)
+    return make_recipe(table, str(source))
+
+
+def make_recipe(table: dict[str, Any], where: str = "recipe") -> Recipe:
+    recipe = build(Recipe, table, where)
+    for section, known in (("task", TASKS), ("method", METHODS), ("engine", ENGINES)):
+        name = getattr(recipe, section).get("name")
+        if name not in names(known):
+            raise RecipeError(
+                f"unknown {section} '{name}'", where=f"{where}, [{section}] name", hint=nearest(str(name), names(known))
+            )
+    return recipe
+
+
+def recipe_names() -> list[str]:
+    return sorted(p.name[:-5] for p in (resources.files("fedreel") / "recipes").iterdir() if p.name.endswith(".toml"))
+
+
+def as_table(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as plain TOML types, all defaults filled in."""
+    return _plain(dataclasses.asdict(recipe))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return _parse(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError as error:
+        raise RecipeError("the file does not exist", where=str(path)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError("the file cannot be read", where=str(path), found=str(error)) from error
+
+
+def build(cls: type[T], table: dict[str, Any], where: str) -> T:
+    """An instance of a dataclass from a table; unknown keys, wrong types and wrong values are named."""
+    hints = typing.get_type_hints(cls)
+    known = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in table:
+        if key not in known:
+            raise RecipeError(f"unknown key '{key}'", where=where, hint=nearest(key, known))
+    values = {key: _convert(hints[key], value, f"{where}, {key}") for key, value in table.items()}
+    try:
+        return cls(**values)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"these settings do not fit together: {error}", where=where) from error
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        return build(hint, value, where)  # type: ignore[arg-type]
+    if origin is Literal:
+        if value not in args:
+            raise RecipeError(
+                f"'{value}' is not a possible value",
+                where=where,
+                expected=", ".join(map(str, args)),
+                hint=nearest(str(value), map(str, args)),
+            )
+        return value
+    if origin is tuple and isinstance(value, list | tuple):
+        if len(args) == 2 and args[1] is Ellipsis:
+            return tuple(_convert(args[0], v, where) for v in value)
+        if len(args) == len(value):
+            return tuple(_convert(a, v, where) for a, v in zip(args, value))
+    if origin in (typing.Union, types.UnionType):
+        for option in args:
+            try:
+                return _convert(option, value, where)
+            except RecipeError:
+                continue
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    plain = {int: int, float: float, bool: bool, str: str}.get(hint, origin if origin is dict else None)
+    if plain and isinstance(value, plain) and not (plain is int and isinstance(value, bool)):
+        return value
+    expected = getattr(hint, "__name__", str(hint))
+    raise RecipeError(
+        "wrong type of value", where=where, expected=expected, found=f"{value!r} ({type(value).__name__})"
+    )
+
+
+def _override(table: dict[str, Any], text: str) -> None:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise RecipeError(f"cannot read the setting '{text}'", expected="section.key=value", where="--set")
+    *sections, last = key.strip().split(".")
+    for section in sections:
+        table = table.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise RecipeError(f"'{section}' is a value, not a section", where=f"--set {text}")
+    table[last] = parse_value(value.strip())
+
+
+def parse_value(text: str) -> Any:
+    """A value as TOML writes it; a bare word is a string."""
+    try:
+        return _parse(f"v = {text}", "")["v"]
+    except RecipeError:
+        return text
+
+
+def _parse(text: str, where: str) -> dict[str, Any]:
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib  # type: ignore[no-redef]
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError("this is not valid TOML", where=where, found=str(error)) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value

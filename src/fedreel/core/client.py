@@ -1,0 +1,257 @@
+"""The client's side of every engine: load what was sent, work, keep what is private, let out what may leave."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..config import TrainConfig
+from ..errors import FedreelError, nearest
+from .exchange import Door, Ledger, Policy
+from .method import Method
+from .state import PrivateStore, State
+from .task import EVERYONE, Batch, ClientData, Population, Task
+from .training import Term, check_finite, fit, learning_rate, make_optimizer
+from .update import EVALUATE, TRAIN, Order, Update, Value
+from .weights import Layout, TensorInfo, Weights, bind, still_bound
+
+
+class Client:
+    """What a method's client side sees while one order is carried out."""
+
+    def __init__(self, worker: Worker, order: Order, data: ClientData, state: State) -> None:
+        self._worker, self._order = worker, order
+        self.name, self.round, self.args = order.client, order.round, order.args
+        self.models: Mapping[str, Weights] = order.models
+        self.data, self.state, self.task, self.model = data, state, worker.task, worker.model
+        self.numbers: dict[str, float] = {}
+
+    @property
+    def received(self) -> Weights:
+        """The (first) model that came with the order."""
+        return next(iter(self.models.values()))
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Write tensors into the model by name."""
+        if isinstance(weights, Weights):
+            self._worker.weights.put(weights)
+        else:
+            for name, tensor in weights.items():
+                self._worker.weights[name].copy_(tensor)
+
+    def weights(self, keep: Callable[[TensorInfo], bool] | None = None) -> Weights:
+        """A copy of the model as it is now, or of a part of it."""
+        whole = self._worker.weights
+        return whole.clone() if keep is None else whole.take(whole.layout.only(keep))
+
+    def frozen(self, weights: Mapping[str, Tensor]) -> Callable[[Batch], Tensor]:
+        """Features of a batch under other weights (the rest as the model is now), without gradient."""
+        other = self._worker.spare()
+        with torch.no_grad():
+            for name, tensor in other.state_dict().items():
+                tensor.copy_(weights[name] if name in weights else self._worker.weights[name])
+        other.eval()
+
+        def features(batch: Batch) -> Tensor:
+            with torch.no_grad():
+                return self.task.forward(other, batch).features
+
+        return features
+
+    def test_loss(self, weights: Weights) -> float:
+        """Mean training loss of other weights on this client's data, without training (IFCA's question)."""
+        mine = self._worker.weights.clone()
+        self.load(weights)
+        self.model.eval()
+        total, n = 0.0, 0
+        with torch.no_grad():
+            for batch in self.data.train.batches(self._worker.config.batch_size):
+                total += float(self.task.loss(self.task.forward(self.model, batch), batch)) * len(batch[0])
+                n += len(batch[0])
+        self._worker.weights.put(mine)
+        return total / n
+
+    def fit(self, terms: Sequence[Term] = (), epochs: int | None = None) -> None:
+        """Local epochs on the training data; sets the numbers `samples` and `loss`."""
+        worker, config = self._worker, self._worker.config
+        optimizer = worker.optimizer_for(self.round)
+        if config.keep_optimizer:
+            worker.restore_optimizer(self.state)
+        deadline = None if self._order.limit is None else worker.started + self._order.limit
+        loss, _ = fit(
+            self.model,
+            self.task,
+            self.data.train,
+            optimizer,
+            config,
+            terms=terms,
+            epochs=config.epochs if epochs is None else epochs,
+            generator=worker.generator,
+            deadline=deadline,
+        )
+        check_finite(loss, self.name)
+        if config.keep_optimizer:
+            worker.keep_optimizer(self.state)
+        self.numbers |= {"samples": float(len(self.data.train)), "loss": loss, **self.data.numbers}
+
+
+class Worker:
+    """One model, one optimizer, reused for every client that is worked for here."""
+
+    def __init__(
+        self,
+        task: Task,
+        method: Method,
+        config: TrainConfig,
+        population: Population,
+        *,
+        rounds: int,
+        seed: int,
+        device: torch.device,
+        store: PrivateStore,
+        ledger: Ledger,
+        policy: Policy,
+    ) -> None:
+        self.task, self.method, self.config, self.population = task, method, config, population
+        self.rounds, self.seed, self.device, self.store = rounds, seed, device, store
+        torch.manual_seed(seed)
+        self.model: nn.Module = task.model().to(device)
+        self.weights = bind(self.model)
+        whole = self.weights.layout
+        self.travelling: Layout = whole.only(method.travels)
+        self.private: Layout = Layout(t for t in whole.tensors if t.name not in self.travelling.place)
+        self.initial = self.weights.take(self.private)  # what a client's private tensors are before its first order
+        self.door = Door(self.travelling, policy, ledger)
+        self.optimizer = make_optimizer(self.model.parameters(), config)
+        self.generator = torch.Generator()
+        self.started = 0.0
+        self._declared = {**method.sends, **task.sends}
+        self._resident: dict[str, ClientData] = {}
+        self._spares: list[nn.Module] = []
+        self._spares_used = 0
+        self._checked = False
+
+    def initial_weights(self) -> Weights:
+        """The travelling part of the freshly made model: what a server starts from."""
+        return self.weights.take(self.travelling)
+
+    def execute(self, order: Order) -> Update:
+        """Carry an order out. Everything random is drawn from (seed, round, client, purpose), so a
+        repetition gives the same and methods that are compared see the same batches."""
+        self.started = time.monotonic()
+        seed = _seed(self.seed, order)
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        self.generator.manual_seed(seed)
+        self._spares_used = 0
+        state = self.store.load(order.client, order.key)
+        client = Client(self, order, self._data(order.client), State(dict(state.tensors), dict(state.numbers)))
+        self._enter(client)
+        if order.kind == TRAIN:
+            update = self._train(client, order)
+        elif order.kind == EVALUATE:
+            update = self._evaluate(client, order)
+        else:
+            update = self._answer(client, order)
+        if not self._checked:
+            self._checked = True
+            if not still_bound(self.model, self.weights):
+                raise FedreelError(
+                    "a module of the model replaced one of its tensors instead of changing it in place",
+                    hint="use buffer.copy_(...) instead of self.buffer = ...",
+                )
+        return update
+
+    def _train(self, client: Client, order: Order) -> Update:
+        self.door.check_order({"weights": "weights"} if len(self.travelling.tensors) else {})
+        self.method.local_training(client)
+        self._leave(client, order)
+        return self.door.release(order, self.weights.take(self.travelling), client.numbers, self._declared)
+
+    def _evaluate(self, client: Client, order: Order) -> Update:
+        self.model.eval()
+        with torch.no_grad():
+            metrics = self.task.evaluate(self.model, client.data.test, 4 * self.config.batch_size)
+        return self.door.release(order, None, metrics, dict.fromkeys(metrics, "metric"))
+
+    def _answer(self, client: Client, order: Order) -> Update:
+        function = getattr(self.method, order.question, None)
+        declared: Mapping[str, str] | None = getattr(function, "sends", None)
+        if function is None or declared is None:
+            known = [n for n in dir(type(self.method)) if hasattr(getattr(type(self.method), n), "sends")]
+            raise FedreelError(f"this method has no question '{order.question}'", hint=nearest(order.question, known))
+        self.door.check_order(declared)
+        answer: Mapping[str, Value] = function(client, **order.args)
+        self._leave(client, order)
+        tensors = {n: v for n, v in answer.items() if isinstance(v, Tensor)}
+        numbers = {n: float(v) for n, v in answer.items() if isinstance(v, int | float)}
+        packed = Weights.of(tensors) if tensors else None
+        return self.door.release(order, packed, numbers, declared, question_tensors=True)
+
+    def _enter(self, client: Client) -> None:
+        """Set the model up: private tensors as this client left them, the rest as received."""
+        if len(self.private.tensors):
+            self.weights.put(self.initial)
+            client.load(
+                {
+                    n: client.state.tensors[f"model/{n}"]
+                    for n in self.private.place
+                    if f"model/{n}" in client.state.tensors
+                }
+            )
+        if client.models:
+            self.weights.put(client.received)
+
+    def _leave(self, client: Client, order: Order) -> None:
+        for name in self.private.place if order.kind == TRAIN else ():
+            client.state.tensors[f"model/{name}"] = self.weights[name].clone()
+        if client.state:
+            self.store.save(order.client, order.key, client.state)
+
+    def _data(self, client: str) -> ClientData:
+        if client not in self._resident:
+            if client != EVERYONE and client not in self.population.clients:
+                raise FedreelError(f"there is no client '{client}' here", hint=nearest(client, self.population.clients))
+            data = self.population.data(client)
+            self._resident[client] = ClientData(data.train.to(self.device), data.test.to(self.device), data.numbers)
+        return self._resident[client]
+
+    def spare(self) -> nn.Module:
+        """Another model of the same kind, for frozen teachers; reused from order to order."""
+        if self._spares_used == len(self._spares):
+            self._spares.append(copy.deepcopy(self.model).requires_grad_(False))
+        self._spares_used += 1
+        return self._spares[self._spares_used - 1]
+
+    def optimizer_for(self, round: int) -> torch.optim.Optimizer:
+        """The optimizer with fresh state and the round's rate."""
+        self.optimizer.state.clear()
+        rate = learning_rate(self.config, round, self.rounds)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        return self.optimizer
+
+    def keep_optimizer(self, state: State) -> None:
+        for i, slot in self.optimizer.state_dict()["state"].items():
+            for key, value in slot.items():
+                if value is not None:
+                    state.tensors[f"optimizer/{i}/{key}"] = torch.as_tensor(value).clone()
+
+    def restore_optimizer(self, state: State) -> None:
+        slots: dict[int, dict[str, Tensor]] = {}
+        for name, value in state.tensors.items():
+            if name.startswith("optimizer/"):
+                _, i, key = name.split("/")
+                slots.setdefault(int(i), {})[key] = value.clone()
+        self.optimizer.load_state_dict({"state": slots, "param_groups": self.optimizer.state_dict()["param_groups"]})
+
+
+def _seed(seed: int, order: Order) -> int:
+    text = f"{seed}/{order.round}/{order.client}/{order.kind}/{order.question}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")

@@ -1,0 +1,36 @@
+"""The seam of an engine: where client work runs. It takes orders and brings back updates or failures, in any order."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from .update import Failure, Order, Update
+from .weights import Layout, Weights
+
+
+class Engine(Protocol):
+    """An engine knows neither methods nor tasks; it carries orders to workers."""
+
+    slots: int  # how many orders may be under way at once
+    clients: tuple[str, ...]
+    travelling: Layout
+
+    def initial_weights(self) -> Weights:
+        """What the server starts from: the travelling tensors of the freshly made model."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What is known of the clients' data, for the report."""
+        ...
+
+    def submit(self, order: Order) -> None: ...
+
+    def next(self) -> Update | Failure | None:
+        """Waits for one result; None if no order is under way. An order past its limit comes back as a failure."""
+        ...
+
+    def sync(self) -> None:
+        """Make durable what the clients here have written."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,166 @@
+"""What may leave a client: kinds of information, a site's policy, the guard at its door, the ledger of departures."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from ..ledger import read_ledger
+from ..errors import FedreelError, PolicyError, RecipeError, nearest
+from .update import Order, Update
+from .weights import Layout, Weights
+
+KINDS: dict[str, str] = {
+    "weights": "tensors of the model that the method's rule lets travel",
+    "count": "how many samples, frames or steps the client used",
+    "loss": "a mean training loss",
+    "metric": "a mean score on the client's own test data",
+    "derived-number": "a number computed from the data, such as a distance",
+    "label-statistics": "how often each label occurs",
+    "features": "representations of single samples",
+    "raw-samples": "samples themselves",
+}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A site's own rules, on top of every method's. Read from a TOML file of the same keys."""
+
+    refuse: tuple[str, ...] = ()
+    max_bytes: int = 0  # per departure; 0 = no limit
+    min_samples: int = 0  # with fewer samples than this, nothing trained on them leaves
+
+    def __post_init__(self) -> None:
+        for kind in self.refuse:
+            if kind not in KINDS:
+                raise RecipeError(
+                    f"a policy cannot refuse '{kind}'", expected=", ".join(KINDS), hint=nearest(kind, KINDS)
+                )
+
+    @staticmethod
+    def read(path: Path) -> Policy:
+        from ..config import build, read_toml
+
+        table = read_toml(path)
+        return build(Policy, table, str(path))
+
+    def check(self, kinds: Mapping[str, str], nbytes: int, samples: float | None) -> None:
+        """Raise if this departure (name -> kind) is not allowed."""
+        for name, kind in kinds.items():
+            if kind in self.refuse:
+                raise PolicyError(
+                    f"this site lets no {kind} out, and '{name}' is that",
+                    hint="choose a method that does not need it, or ask the site's owner to change `refuse`",
+                )
+        if self.max_bytes and nbytes > self.max_bytes:
+            raise PolicyError(
+                "this departure is larger than the site allows",
+                expected=f"<= {self.max_bytes} bytes",
+                found=f"{nbytes} bytes",
+            )
+        if self.min_samples and samples is not None and samples < self.min_samples:
+            raise PolicyError(
+                "too few samples stand behind this departure", expected=f">= {self.min_samples}", found=f"{samples:.0f}"
+            )
+
+
+class Ledger:
+    """Append-only record of every departure. A layout's tensors are written once; departures refer to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._layouts = {row["id"] for row in read_ledger(path) if row["kind"] == "layout"}
+        self._file: IO[str] = open(path, "a+", encoding="utf-8")
+        _end_line(self._file)
+
+    def write(self, order: Order, update: Update, kinds: Mapping[str, str]) -> None:
+        layout_id = None
+        if update.weights is not None and len(update.weights):
+            layout_id = self._layout(update.weights.layout)
+        row = {
+            "kind": "departure",
+            "time": round(time.time(), 3),
+            "round": order.round,
+            "client": order.client,
+            "purpose": order.question or order.kind,
+            "layout": layout_id,
+            "bytes": update.nbytes,
+            "numbers": update.numbers,
+            "kinds": sorted(set(kinds.values())),
+        }
+        self._file.write(json.dumps(row) + "\n")
+
+    def sync(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _layout(self, layout: Layout) -> str:
+        if layout.id not in self._layouts:
+            self._layouts.add(layout.id)
+            rows = [[t.name, list(t.shape), str(t.dtype).removeprefix("torch."), t.nbytes] for t in layout.tensors]
+            self._file.write(json.dumps({"kind": "layout", "id": layout.id, "tensors": rows}) + "\n")
+        return layout.id
+
+
+class Door:
+    """The guard at a client's door: only travelling tensors and declared numbers pass; every passage is noted."""
+
+    def __init__(self, travelling: Layout, policy: Policy, ledger: Ledger) -> None:
+        self.travelling, self.policy, self.ledger = travelling, policy, ledger
+
+    def check_order(self, kinds: Mapping[str, str]) -> None:
+        """Refuse, before any work is done, an order whose answer could not leave."""
+        self.policy.check(kinds, 0, None)
+
+    def release(
+        self,
+        order: Order,
+        weights: Weights | None,
+        numbers: dict[str, float],
+        declared: Mapping[str, str],
+        *,
+        question_tensors: bool = False,
+    ) -> Update:
+        """Make the update that leaves, or raise."""
+        for name in numbers:
+            if name not in declared:
+                raise FedreelError(
+                    f"the number '{name}' was not declared and may not leave the client",
+                    expected=", ".join(declared),
+                    hint="declare it in the method's or task's `sends`",
+                )
+        if weights is not None and not question_tensors and weights.layout != self.travelling:
+            extra = sorted(set(weights) - set(self.travelling.place))
+            raise FedreelError("tensors that do not travel were about to leave the client", found=", ".join(extra[:5]))
+        for name in weights or () if question_tensors else ():
+            if name not in declared:
+                raise FedreelError(f"the tensor '{name}' was not declared and may not leave the client")
+        update = Update(order.round, order.step, order.client, weights, numbers)
+        kinds = {name: declared[name] for name in numbers}
+        if weights is not None and len(weights):
+            kinds |= {n: declared[n] for n in weights} if question_tensors else {"weights": "weights"}
+        self.policy.check(kinds, update.nbytes, numbers.get("samples"))
+        self.ledger.write(order, update, kinds)
+        return update
+
+
+def _end_line(file: IO[str]) -> None:
+    """After a crash the last line may be torn: start on a new one."""
+    size = file.seek(0, os.SEEK_END)
+    if size:
+        with open(file.name, "rb") as raw:
+            raw.seek(-1, os.SEEK_END)
+            if raw.read(1) != b"\n":
+                file.write("\n")

@@ -1,0 +1,338 @@
+"""The one object a method sees. Sampling, failures, resume, progress and accounting are behind it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..config import RoundConfig
+from ..errors import RunError
+from .admission import Admission
+from .engine import Engine
+from .method import Method
+from .update import ASK, EVALUATE, TRAIN, Failure, Order, Update, Value
+from .weights import Weights
+
+T = TypeVar("T")
+GLOBAL = "global"
+
+
+@dataclass
+class Progress:
+    """Everything of a federation that a checkpoint must hold."""
+
+    round: int = 0
+    models: dict[str, Weights] = field(default_factory=dict)
+    memory: dict[str, Any] = field(default_factory=dict)
+    totals: dict[str, float] = field(default_factory=lambda: {"bytes_up": 0, "bytes_down": 0, "seconds": 0.0})
+    refused: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Watcher:
+    """Gets to know what happens; the run directory and the progress line are watchers. Does nothing itself."""
+
+    def record(self, round: int, phase: str, values: Mapping[str, Any]) -> None: ...
+
+    def client_done(self, round: int, done: int, failed: int, total: int, loss: float, nbytes: int) -> None: ...
+
+    def round_done(self, progress: Progress) -> None: ...
+
+
+@dataclass
+class _Chain:
+    """Clients in sequence: each starts from what its predecessor made."""
+
+    clients: deque[str]
+    models: Mapping[str, Weights]
+
+
+class Federation:
+    """Clients, the current weights, and what can be done with them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        method: Method,
+        config: RoundConfig,
+        seed: int,
+        *,
+        watchers: Sequence[Watcher] = (),
+        progress: Progress | None = None,
+    ) -> None:
+        self._engine, self._method, self.config, self.seed = engine, method, config, seed
+        self._watchers = watchers
+        self._admission = Admission(engine.travelling, config.max_change)
+        self.clients = engine.clients
+        self.progress = progress or Progress(models={GLOBAL: engine.initial_weights()})
+        self._step = 0
+        self._round_stats = _RoundStats()
+
+    # what a method uses
+
+    @property
+    def round(self) -> int:
+        return self.progress.round
+
+    @property
+    def weights(self) -> Weights:
+        """The global model (its travelling part)."""
+        return self.progress.models[GLOBAL]
+
+    @weights.setter
+    def weights(self, new: Weights) -> None:
+        self.progress.models[GLOBAL] = new
+
+    @property
+    def models(self) -> dict[str, Weights]:
+        """All global models by name, for methods that keep several."""
+        return self.progress.models
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What the server remembers between rounds beside its models: numbers, text, lists, weights. Checkpointed."""
+        return self.progress.memory
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """The result of `make`, computed once in a run and remembered over a resume (clusters, groups, a roster)."""
+        if name not in self.memory:
+            self.memory[name] = make()
+        return self.memory[name]
+
+    def rounds(self) -> Iterator[int]:
+        """Round numbers from 1. What the loop body leaves in weights, models and memory is tested and checkpointed
+        when it comes round; a run that was killed goes on with the first round that is not in a checkpoint."""
+        while self.progress.round < self.config.rounds:
+            self.progress.round += 1
+            self._step = 0
+            self._round_stats = _RoundStats()
+            yield self.progress.round
+            self._end_round()
+
+    def sample(self, among: Sequence[str] | None = None, fraction: float | None = None) -> list[str]:
+        """This round's clients, drawn without replacement; the same for every method with the same seed."""
+        pool = list(self.clients if among is None else among)
+        share = self.config.fraction if fraction is None else fraction
+        wanted = self.config.clients if self.config.clients and among is None and fraction is None else 0
+        n = min(len(pool), wanted or max(1, round(share * len(pool))))
+        if n == len(pool):
+            return pool
+        chosen = np.random.default_rng([self.seed, 0x5A3B1E, self.round]).choice(len(pool), n, replace=False)
+        return [pool[i] for i in sorted(chosen)]
+
+    def train(
+        self, clients: Sequence[str], weights: Weights | Mapping[str, Weights], **args: Value
+    ) -> Iterator[Update]:
+        """Every client trains from `weights` (or gets several models by name); updates come in the clients' order."""
+        return self.train_chains([[c] for c in clients], weights, **args)
+
+    def train_chains(
+        self, chains: Sequence[Sequence[str]], weights: Weights | Mapping[str, Weights], **args: Value
+    ) -> Iterator[Update]:
+        """Clients of a chain train one after another, each from its predecessor's model; chains run side by side where
+        the engine can. Updates come by place in the chain, then by chain."""
+        models = weights if not isinstance(weights, Weights) else {GLOBAL: weights}
+        lanes = [_Chain(deque(chain), models) for chain in chains]
+        for update in self._stream(TRAIN, lanes, args):
+            self._round_stats.trained(update)
+            yield update
+
+    def ask(
+        self,
+        clients: Sequence[str],
+        question: str,
+        weights: Weights | Mapping[str, Weights] | None = None,
+        **args: Value,
+    ) -> Iterator[Update]:
+        """Put one of the method's questions to clients; numbers of the answer by name, tensors in `.weights`."""
+        models = {} if weights is None else {GLOBAL: weights} if isinstance(weights, Weights) else weights
+        return self._stream(ASK, [_Chain(deque([c]), models) for c in clients], args, question)
+
+    def evaluate(
+        self, weights: Weights | Mapping[str, Weights], clients: Sequence[str] | None = None, phase: str = "test"
+    ) -> dict[str, float]:
+        """Each client tests `weights` (or, given client -> weights, its own) on its test data; records and returns the
+        means over samples, and over clients as `NAME_clients`."""
+        began = time.monotonic()
+        who = list(self.clients if clients is None else clients)
+        lanes = [_Chain(deque([c]), {GLOBAL: weights if isinstance(weights, Weights) else weights[c]}) for c in who]
+        answers = {u.client: u.numbers for u in self._stream(EVALUATE, lanes, {}) if u.numbers.get("n", 0) > 0}
+        names = sorted({name for numbers in answers.values() for name in numbers} - {"n"})
+        overall: dict[str, float] = {}
+        for name in names:
+            have = [(a[name], a["n"]) for a in answers.values() if name in a]
+            overall[name] = sum(v * n for v, n in have) / sum(n for _, n in have)
+            overall[f"{name}_clients"] = sum(v for v, _ in have) / len(have)
+        if phase == "test":
+            self.progress.metrics = overall
+        self.record(phase, metrics=overall, clients=answers, seconds=time.monotonic() - began)
+        return overall
+
+    def record(self, phase: str, **values: Any) -> None:
+        """Write a line to the run's metrics."""
+        for watcher in self._watchers:
+            watcher.record(self.round, phase, values)
+
+    # behind it
+
+    def _stream(
+        self, kind: str, lanes: list[_Chain], args: Mapping[str, Value], question: str = ""
+    ) -> Iterator[Update]:
+        """Send orders out, at most `engine.slots` at once, and yield what is admitted in a fixed order. If too few
+        answer, those who failed are asked again at the end of their chain; if that does not help, the run stops."""
+        total = sum(len(lane.clients) for lane in lanes)
+        needed = math.ceil(self.config.min_answers * total) if kind != EVALUATE else 0
+        failures: list[Failure] = []
+        answered = 0
+        for attempt in range(self.config.repeat + 1):
+            lost: list[tuple[_Chain, str]] = []
+            for update in self._once_through(kind, lanes, args, question, failures, lost):
+                answered += 1
+                self._tell_watchers(answered, len(failures), total, update)
+                yield update
+            if answered >= needed:
+                return
+            for lane, client in lost:
+                lane.clients.append(client)
+            if attempt < self.config.repeat:
+                self.record("note", text=f"{answered} of {total} clients answered, {needed} are needed: asking again")
+        named = "; ".join(f"{f.client}: {f.reason} ({f.detail})" for f in failures[-5:])
+        raise RunError(
+            f"round {self.round} got too few answers",
+            expected=f"at least {needed} of {total}",
+            found=f"{answered}. {named}",
+            hint="the last checkpoint stands: mend the clients and --resume, or lower round.min_answers",
+        )
+
+    def _once_through(
+        self,
+        kind: str,
+        lanes: list[_Chain],
+        args: Mapping[str, Value],
+        question: str,
+        failures: list[Failure],
+        lost: list[tuple[_Chain, str]],
+    ) -> Iterator[Update]:
+        waiting = deque(lane for lane in lanes if lane.clients)
+        places = [[(i, p) for p in range(len(lane.clients))] for i, lane in enumerate(lanes)]
+        sequence = sorted((p, i) for lane in places for i, p in lane)
+        index, position = {id(lane): i for i, lane in enumerate(lanes)}, [0] * len(lanes)
+        under_way: dict[tuple[int, int], _Chain] = {}
+        results: dict[tuple[int, int], Update | None] = {}
+        at = 0
+        while at < len(sequence):
+            while waiting and len(under_way) < self._engine.slots:
+                lane = waiting.popleft()
+                under_way[self._order(kind, lane, args, question)] = lane
+            result = self._engine.next()
+            if result is None:  # the engine lost them
+                for key, lane in under_way.items():
+                    result = Failure(*key, lane.clients[0], "error", "the engine lost this order")
+                    break
+            assert result is not None
+            failure = result if isinstance(result, Failure) else self._admission.judge(result)
+            key = (result.round, result.step)
+            if failure is not None:
+                failures.append(failure)
+                self._refuse(failure)
+                if failure.reason in ("stale", "duplicate") or key not in under_way:
+                    continue
+                self._admission.close(key)
+            lane = under_way.pop(key)
+            client = lane.clients.popleft()
+            i = index[id(lane)]
+            if failure is not None:
+                lost.append((lane, client))
+                results[position[i], i] = None
+            else:
+                assert isinstance(result, Update)
+                results[position[i], i] = result
+                self._round_stats.moved(kind, up=result.nbytes)
+                if kind == TRAIN and lane.clients and result.weights is not None:
+                    lane.models = {GLOBAL: result.weights}
+            position[i] += 1
+            if lane.clients:
+                waiting.append(lane)
+            while at < len(sequence) and sequence[at] in results:
+                ready = results.pop(sequence[at])
+                at += 1
+                if ready is not None:
+                    yield ready
+
+    def _order(self, kind: str, lane: _Chain, args: Mapping[str, Value], question: str) -> tuple[int, int]:
+        self._step += 1
+        order = Order(
+            self.round, self._step, lane.clients[0], kind, lane.models, args, question, self.config.time_limit or None
+        )
+        self._admission.expect(order)
+        self._engine.submit(order)
+        self._round_stats.moved(kind, down=order.nbytes)
+        self._round_stats.ordered += kind == TRAIN
+        return order.key
+
+    def _refuse(self, failure: Failure) -> None:
+        refused = self.progress.refused
+        refused[failure.reason] = refused.get(failure.reason, 0) + 1
+        self.record(
+            "refused", client=failure.client, reason=failure.reason, detail=failure.detail, answered_round=failure.round
+        )
+
+    def _tell_watchers(self, done: int, failed: int, total: int, update: Update) -> None:
+        for watcher in self._watchers:
+            watcher.client_done(self.round, done, failed, total, update.numbers.get("loss", math.nan), update.nbytes)
+
+    def _end_round(self) -> None:
+        stats, progress = self._round_stats, self.progress
+        last = progress.round == self.config.rounds
+        if self.config.evaluate_every and (last or progress.round % self.config.evaluate_every == 0):
+            self._method.evaluate(self)
+        self._engine.sync()
+        seconds = time.monotonic() - stats.began
+        self.record("train", **stats.summary(), seconds=seconds)
+        progress.totals["bytes_up"] += stats.bytes_up
+        progress.totals["bytes_down"] += stats.bytes_down
+        progress.totals["seconds"] += seconds
+        for watcher in self._watchers:
+            watcher.round_done(progress)
+
+
+class _RoundStats:
+    """Accounting of one round."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.bytes_up = self.bytes_down = self.bytes_testing = self.ordered = 0
+        self.clients: list[str] = []
+        self._loss = self._samples = 0.0
+
+    def moved(self, kind: str, up: int = 0, down: int = 0) -> None:
+        """Bytes of testing are kept apart: they are not the method's communication."""
+        if kind == EVALUATE:
+            self.bytes_testing += up + down
+        else:
+            self.bytes_up += up
+            self.bytes_down += down
+
+    def trained(self, update: Update) -> None:
+        self.clients.append(update.client)
+        samples = update.numbers.get("samples", 0.0)
+        self._loss += update.numbers.get("loss", 0.0) * samples
+        self._samples += samples
+
+    def summary(self) -> dict[str, Any]:
+        loss = {"loss": self._loss / self._samples} if self._samples else {}
+        return {
+            **loss,
+            "clients": self.clients,
+            "ordered": self.ordered,
+            "answered": len(self.clients),
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "bytes_testing": self.bytes_testing,
+        }

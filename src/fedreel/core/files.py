@@ -1,0 +1,65 @@
+"""Writing so that a reader finds the old content or the new, never a part."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from urllib.parse import quote
+
+
+def write_atomic(path: Path, content: str | bytes, *, sync: bool = True) -> None:
+    """Temp, fsync, rename. On any error the temp file is gone and the old content stands."""
+    temp = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temp, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        os.replace(temp, path)
+    except BaseException:
+        temp.unlink(missing_ok=True)
+        raise
+    if sync:
+        sync_path(path.parent)
+
+
+def sync_path(path: Path) -> None:
+    """Force a file's content or a folder's entries to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path):  # type: ignore[no-untyped-def]
+    """Yields a temp folder that becomes `path` when the block ends well, and vanishes when it does not."""
+    temp = path.with_name(f".{path.name}.tmp")
+    shutil.rmtree(temp, ignore_errors=True)
+    temp.mkdir(parents=True)
+    try:
+        yield temp
+        for file in temp.iterdir():
+            sync_path(file)
+        sync_path(temp)
+        if path.exists():  # left by an earlier run of the same moment
+            shutil.rmtree(path)
+        os.replace(temp, path)
+        sync_path(path.parent)
+    except BaseException:
+        shutil.rmtree(temp, ignore_errors=True)
+        raise
+
+
+def file_name(name: str) -> str:
+    """A client's name as one safe path component: no separators, no dots that climb."""
+    safe = quote(name, safe=" ()+,=@_-").replace(".", "%2E")
+    if not safe or len(safe) > 120:
+        import hashlib
+
+        safe = safe[:80] + "%" + hashlib.sha256(name.encode()).hexdigest()[:16]
+    return safe

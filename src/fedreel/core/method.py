@@ -1,0 +1,54 @@
+"""The seam of a method: how clients cooperate. The server's side is `run`; the client's side is small and named."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from .weights import TensorInfo
+
+if TYPE_CHECKING:
+    from .client import Client
+    from .federation import Federation
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Method(ABC):
+    """Subclasses are frozen dataclasses; their fields are the recipe's [method] section."""
+
+    sends: ClassVar[Mapping[str, str]] = {
+        "samples": "count",
+        "loss": "loss",
+    }  # numbers of an update: name -> kind
+
+    # the server's side
+
+    @abstractmethod
+    def run(self, fed: Federation) -> None:
+        """The algorithm box, top to bottom."""
+
+    def evaluate(self, fed: Federation) -> None:
+        """How the state of a round is tested; several global models override this."""
+        fed.evaluate(fed.weights)
+
+    # the client's side
+
+    def travels(self, tensor: TensorInfo) -> bool:
+        """Which tensors leave the client and come from the server; the others stay and persist there."""
+        return True
+
+    def local_training(self, client: Client) -> None:
+        """What a client does with a training order. `client` holds the received weights, its data and its state."""
+        client.fit()
+
+
+def question(**sends: str) -> Callable[[_F], _F]:
+    """Marks a method's function as a question that the server may `ask`; names and kinds of what the answer holds."""
+
+    def mark(function: _F) -> _F:
+        function.sends = dict(sends)  # type: ignore[attr-defined]
+        return function
+
+    return mark

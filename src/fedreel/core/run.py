@@ -1,0 +1,204 @@
+"""From a recipe to a run directory: builds task, method and engine, lets the method run, writes what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from .. import __version__
+from ..config import Recipe, as_table, build, make_recipe
+from ..errors import RunError
+from ..registry import ENGINES, METHODS, TASKS, lookup
+from ..report import write as write_report
+from .client import Worker
+from .exchange import Ledger, Policy
+from .federation import GLOBAL, Federation, Progress, Watcher
+from .files import new_folder
+from .method import Method
+from .progress import ProgressLine
+from .rundir import RunDir, read_summary
+from .state import PrivateStore
+from .task import Task
+from .track import trackers
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run."""
+
+    path: Path
+    summary: dict[str, Any]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self.summary["metrics"]
+
+
+def run(
+    recipe: Recipe,
+    out: Path | str,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+    task: Task | None = None,
+    method: Method | None = None,
+) -> Result:
+    """Run a recipe into the folder `out`. `task` and `method` may be given as objects, registered or not."""
+    out = Path(out)
+    device = pick_device(recipe.device)
+    folder = RunDir(out, recipe, resume=resume)
+    try:
+        if folder.complete:
+            return Result(out, read_summary(out))
+        task = task or make_task(recipe)
+        method = method or make_method(recipe)
+        worker = Worker(
+            task,
+            method,
+            recipe.train,
+            task.population(recipe.data, recipe.data.seed),
+            rounds=recipe.round.rounds,
+            seed=recipe.seed,
+            device=device,
+            store=PrivateStore(out / "clients"),
+            ledger=Ledger(out / "ledger.jsonl"),
+            policy=Policy.read(Path(recipe.policy)) if recipe.policy else Policy(),
+        )
+        engine = lookup(ENGINES, recipe.engine["name"])(worker)
+        try:
+            with ProgressLine(recipe.system or recipe.method["name"], recipe.round.rounds) as line:
+                watchers: list[Watcher] = [folder, *trackers(recipe.track, out), *([] if quiet else [line])]
+                # the folder's round_done is the commit: last, so that all else of the round is written before it
+                watchers = [*watchers[1:], folder]
+                progress = folder.restore(device)
+                fed = Federation(engine, method, recipe.round, recipe.seed, watchers=watchers, progress=progress)
+                if progress is None:
+                    fed.record("partition", **engine.describe())
+                method.run(fed)
+            _save_model(out, task, method, recipe, worker, fed.progress)
+            summary = _summary(recipe, worker, fed.progress, device)
+            folder.write_json("summary.json", summary)
+        finally:
+            engine.close()
+        write_report(out)
+        return Result(out, summary)
+    finally:
+        folder.close()
+
+
+def make_task(recipe: Recipe) -> Task:
+    return _make(recipe.task, lookup(TASKS, recipe.task["name"]), "task")
+
+
+def make_method(recipe: Recipe) -> Method:
+    return _make(recipe.method, lookup(METHODS, recipe.method["name"]), "method")
+
+
+def pick_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+        return device
+    except (RuntimeError, AssertionError) as error:
+        raise RunError(
+            f"the device '{name}' cannot be used",
+            found=str(error).splitlines()[0],
+            hint="--device auto takes a GPU if there is one",
+        ) from error
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A trained model, ready to use."""
+
+    model: nn.Module
+    task: Task
+    card: dict[str, Any]
+
+
+def load(path: Path | str, *, model: str = GLOBAL, device: str = "cpu") -> Loaded:
+    """The model of a run (or of its folder `model/`). Tensors that never left their clients are as initialised."""
+    folder = Path(path) / "model" if (Path(path) / "model").is_dir() else Path(path)
+    try:
+        card = json.loads((folder / "card.json").read_text())
+        tensors = load_file(folder / f"{model}.safetensors", device=device)
+    except (OSError, ValueError) as error:
+        raise RunError(
+            "this is not a finished run or model folder",
+            where=str(path),
+            found=str(error),
+            hint="give the folder that `fedreel run --out` wrote",
+        ) from error
+    recipe = make_recipe(card["recipe"], str(folder / "card.json"))
+    task = make_task(recipe)
+    torch.manual_seed(recipe.seed)
+    net = task.model().to(device)
+    missing, unexpected = net.load_state_dict(tensors, strict=False)
+    if unexpected:
+        raise RunError(
+            "the model file holds tensors that the model does not have",
+            where=str(folder),
+            found=", ".join(unexpected[:3]),
+        )
+    return Loaded(net.eval(), task, {**card, "not_trained": sorted(missing)})
+
+
+def _make(table: dict[str, Any], cls: type, section: str) -> Any:
+    return build(cls, {k: v for k, v in table.items() if k != "name"}, f"[{section}] {table['name']}")
+
+
+def _save_model(out: Path, task: Task, method: Method, recipe: Recipe, worker: Worker, progress: Progress) -> None:
+    card = {
+        "fedreel": __version__,
+        "system": recipe.system,
+        "task": recipe.task["name"],
+        "method": recipe.method["name"],
+        "models": sorted(progress.models),
+        "travelling": list(worker.travelling.place),
+        "private": list(worker.private.place),
+        "parameters": count_parameters(worker.model),
+        "metrics": progress.metrics,
+        "rounds": progress.round,
+        "recipe": as_table(recipe),
+        **task.card(),
+    }
+    with new_folder(out / "model") as temp:
+        for name, weights in progress.models.items():
+            save_file({n: t.detach().cpu().contiguous() for n, t in weights.items()}, temp / f"{name}.safetensors")
+        (temp / "card.json").write_text(json.dumps(card, indent=1) + "\n")
+
+
+def _summary(recipe: Recipe, worker: Worker, progress: Progress, device: torch.device) -> dict[str, Any]:
+    return {
+        "system": recipe.system,
+        "method": recipe.method["name"],
+        "task": recipe.task["name"],
+        "engine": recipe.engine["name"],
+        "device": str(device),
+        "seed": recipe.seed,
+        "rounds": progress.round,
+        "clients": len(worker.population.clients),
+        "parameters": count_parameters(worker.model),
+        "wall_seconds": round(progress.totals["seconds"], 3),
+        "bytes_up": int(progress.totals["bytes_up"]),
+        "bytes_down": int(progress.totals["bytes_down"]),
+        "metrics": progress.metrics,
+        "refused": progress.refused,
+        "fedreel": __version__,
+        "torch": torch.__version__,
+        "cores": os.cpu_count(),
+        "complete": True,
+    }
+
+
+def count_parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())

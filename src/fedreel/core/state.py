@@ -1,0 +1,101 @@
+"""Private client state: what a client keeps between orders, on its own disk, safe when an order is repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..errors import RunError
+from .files import file_name, sync_path
+
+Key = tuple[int, int]
+_KEEP_ROUNDS = 2  # generations this many rounds back stay, so that a server may fall back to an older checkpoint
+
+
+@dataclass
+class State:
+    """Tensors of the model that never travel, and whatever else the method remembers at the client."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    numbers: dict[str, float | str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.tensors or self.numbers)
+
+
+class PrivateStore:
+    """One folder a client, one file a generation. An order (round, step) starts from the newest generation before it
+    and writes its own: run twice, it starts twice from the same and writes the same."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._newest: dict[str, tuple[Key, State]] = {}  # a warm cache; right when cold
+        self._unsynced: set[Path] = set()
+
+    def load(self, client: str, before: Key) -> State:
+        """The state with which the order `before` starts. Generations of that order or later are stale and removed."""
+        cached = self._newest.get(client)
+        if cached and cached[0] < before:
+            return cached[1]
+        self._newest.pop(client, None)
+        keys = self._generations(client)
+        for key in [k for k in keys if k >= before]:
+            self._file(client, key).unlink(missing_ok=True)
+        older = [k for k in keys if k < before]
+        if not older:
+            return State()
+        state = _read(self._file(client, older[-1]))
+        self._newest[client] = (older[-1], state)
+        return state
+
+    def save(self, client: str, key: Key, state: State) -> None:
+        """Write the state after the order `key`: atomic at once, durable after `sync`."""
+        path = self._file(client, key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temp = path.with_suffix(".tmp")
+        tensors = {n: t.detach().cpu().contiguous() for n, t in state.tensors.items()}
+        try:
+            save_file(tensors, temp, metadata={"numbers": json.dumps(state.numbers)})
+            os.replace(temp, path)
+        except BaseException:
+            temp.unlink(missing_ok=True)
+            raise
+        self._newest[client] = (key, state)
+        self._unsynced.add(path)
+        keys = [k for k in self._generations(client) if k < key]
+        for old in keys[:-1]:  # the newest before this one stays in any case: a repetition starts from it
+            if old[0] < key[0] - _KEEP_ROUNDS and keys[keys.index(old) + 1][0] < key[0] - _KEEP_ROUNDS:
+                self._file(client, old).unlink(missing_ok=True)
+
+    def sync(self) -> None:
+        """Force what was saved to disk."""
+        for path in [p for p in self._unsynced if p.exists()]:
+            sync_path(path)
+        self._unsynced.clear()
+
+    def _generations(self, client: str) -> list[Key]:
+        folder = self.folder / file_name(client)
+        return sorted((int(p.stem.split("-")[0]), int(p.stem.split("-")[1])) for p in folder.glob("*-*.safetensors"))
+
+    def _file(self, client: str, key: Key) -> Path:
+        return self.folder / file_name(client) / f"{key[0]:06d}-{key[1]:06d}.safetensors"
+
+
+def _read(path: Path) -> State:
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            return State(tensors, json.loads((file.metadata() or {}).get("numbers", "{}")))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RunError(
+            "a client's private state cannot be read",
+            where=str(path),
+            found=str(error),
+            hint="restore the file from a backup, or delete it to let this client start anew",
+        ) from error

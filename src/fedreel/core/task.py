@@ -1,0 +1,126 @@
+"""The seam of a task: what one client learns. Model, batches, loss, metrics; nothing of other clients."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+Batch = Any
+
+
+class Examples(Protocol):
+    """A client's samples, resident on its device."""
+
+    def __len__(self) -> int: ...
+
+    def to(self, device: torch.device) -> Examples: ...
+
+    def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
+        """Batches of at most `size`; shuffled by `generator`, in order without one."""
+        ...
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Examples that are rows of tensors: a batch is a tuple of row selections."""
+
+    tensors: tuple[Tensor, ...]
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def to(self, device: torch.device) -> Tensors:
+        return self if self.tensors[0].device == device else Tensors(tuple(t.to(device) for t in self.tensors))
+
+    def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, ...]]:
+        n = len(self)
+        if generator is None:
+            for start in range(0, n, size):
+                yield tuple(t[start : start + size] for t in self.tensors)
+            return
+        order = torch.randperm(n, generator=generator)
+        if self.tensors[0].device.type != "cpu":
+            order = order.to(self.tensors[0].device)
+        for index in order.split(size):
+            yield tuple([t[index] for t in self.tensors])
+
+    @staticmethod
+    def join(parts: Sequence[Tensors]) -> Tensors:
+        return Tensors(tuple(torch.cat(columns) for columns in zip(*(p.tensors for p in parts))))
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """What one client holds."""
+
+    train: Examples
+    test: Examples
+    numbers: Mapping[str, float]  # what it may tell about its training data, e.g. frames
+
+
+EVERYONE = "everyone"  # the pseudo-client that holds all training data; only where the data lie in one place
+
+
+class Population(ABC):
+    """The clients that can be reached from here, and their data."""
+
+    clients: tuple[str, ...]
+
+    @abstractmethod
+    def data(self, client: str) -> ClientData:
+        """One client's data; `EVERYONE` joins them all."""
+
+    def describe(self) -> dict[str, Any]:
+        """What the report shows of the partition: classes, and label counts of each client's train and test part."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a forward pass gives to the loss and to the methods' extra terms."""
+
+    features: Tensor
+    logits: Tensor
+
+
+class Task(ABC):
+    """Subclasses are frozen dataclasses; their fields are the recipe's [task] section."""
+
+    sends: ClassVar[Mapping[str, str]] = {}  # numbers beyond samples and loss that clients tell: name -> kind
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """A fresh model with children `backbone` and `head`."""
+
+    @abstractmethod
+    def population(self, data: Any, seed: int) -> Population:
+        """The clients and their data, from the recipe's [data] section."""
+
+    @abstractmethod
+    def forward(self, model: nn.Module, batch: Batch) -> Outputs:
+        """One forward pass."""
+
+    @abstractmethod
+    def loss(self, outputs: Outputs, batch: Batch) -> Tensor:
+        """Mean loss of a batch."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
+        """Mean metrics over the examples, plus their number as `n`."""
+
+    def augment(self, batch: Batch) -> Batch:
+        """A training batch as it goes into the forward pass, changed on the device (crops, flips, ...)."""
+        return batch
+
+    def card(self) -> dict[str, Any]:
+        """What a user of the trained model must know beyond the recipe (class names, input size, ...)."""
+        return {}
+
+
+def batch_length(batch: Batch) -> int:
+    return len(batch[0])

@@ -1,0 +1,148 @@
+"""The local training loop. It exists once; methods add to it by terms, functions of what a step already has."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..config import TrainConfig
+from ..errors import FedreelError
+from .task import Batch, Examples, Outputs, Task, batch_length
+from .weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a term may look at."""
+
+    model: nn.Module
+    batch: Batch
+    outputs: Outputs
+
+
+Term = Callable[[Step], Tensor]
+
+
+class OutOfTime(Exception):
+    """A client did not finish within its time limit."""
+
+
+def fit(
+    model: nn.Module,
+    task: Task,
+    examples: Examples,
+    optimizer: torch.optim.Optimizer,
+    config: TrainConfig,
+    *,
+    terms: Sequence[Term] = (),
+    epochs: int,
+    generator: torch.Generator,
+    deadline: float | None = None,
+) -> tuple[float, int]:
+    """Train; returns the task's mean loss (without terms) and the number of samples seen."""
+    if not model.training:
+        model.train()
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    device = params[0].device
+    mixed = config.precision == "bf16" and device.type == "cuda"
+    total: Tensor | float = 0.0
+    seen = 0
+    for _ in range(epochs):
+        for batch in examples.batches(config.batch_size, generator):
+            if deadline is not None and time.monotonic() > deadline:
+                raise OutOfTime
+            for p in params:
+                p.grad = None
+            batch = task.augment(batch)
+            with torch.autocast("cuda", torch.bfloat16, enabled=mixed) if mixed else _nothing:
+                outputs = task.forward(model, batch)
+                loss = objective = task.loss(outputs, batch)
+                for term in terms:
+                    objective = objective + term(Step(model, batch, outputs))
+            objective.backward()
+            if config.clip_norm:
+                nn.utils.clip_grad_norm_(params, config.clip_norm)
+            optimizer.step()
+            n = batch_length(batch)
+            total = total + (loss.item() if device.type == "cpu" else loss.detach()) * n
+            seen += n
+    return (float(total) / seen if seen else math.nan), seen
+
+
+def make_optimizer(params: Iterable[nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
+    """The recipe's optimizer. One-dimensional and `no_decay` handling is the task's: it may set `p.no_decay`."""
+    trained = [p for p in params if p.requires_grad]
+    plain = [p for p in trained if not getattr(p, "no_decay", False)]
+    groups: list[dict] = [{"params": plain}]
+    if len(plain) < len(trained):
+        groups.append({"params": [p for p in trained if getattr(p, "no_decay", False)], "weight_decay": 0.0})
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(
+            groups, config.lr, config.momentum, weight_decay=config.weight_decay, nesterov=config.nesterov
+        )
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
+    return kind(groups, config.lr, weight_decay=config.weight_decay)
+
+
+def learning_rate(config: TrainConfig, round: int, rounds: int) -> float:
+    """The rate of a round (1-based): constant, cosine to zero, or times `decay` after each milestone."""
+    if config.schedule == "cosine":
+        return config.lr * 0.5 * (1 + math.cos(math.pi * (round - 1) / max(rounds, 1)))
+    if config.schedule == "step":
+        return config.lr * config.decay ** sum(round > m for m in config.milestones)
+    return config.lr
+
+
+def proximal(received: Weights, mu: float) -> Term:
+    """FedProx: mu/2 ||w - w_received||^2 over the parameters that travel."""
+    anchors: list[tuple[str, Tensor]] | None = None
+
+    def term(step: Step) -> Tensor:
+        nonlocal anchors
+        params = dict(step.model.named_parameters())
+        if anchors is None:
+            anchors = [(n, received[n]) for n in received if n in params and params[n].requires_grad]
+        square = sum((params[n] - anchor).square().sum() for n, anchor in anchors)
+        return torch.as_tensor(0.5 * mu * square)
+
+    return term
+
+
+def model_contrastive(
+    received: Callable[[Batch], Tensor], previous: Callable[[Batch], Tensor], mu: float, temperature: float
+) -> Term:
+    """MOON: pull the features towards the received model's, push them from the client's previous model's."""
+
+    def term(step: Step) -> Tensor:
+        z = step.outputs.features
+        sims = [F.cosine_similarity(z, other(step.batch).to(z.dtype)) for other in (received, previous)]
+        target = torch.zeros(len(z), dtype=torch.long, device=z.device)
+        return mu * F.cross_entropy(torch.stack(sims, dim=1) / temperature, target)
+
+    return term
+
+
+def check_finite(loss: float, client: str) -> None:
+    if not math.isfinite(loss):
+        raise FedreelError(
+            f"training diverged at client '{client}'",
+            found=f"loss {loss}",
+            hint="lower train.lr or set train.clip_norm",
+        )
+
+
+class _Nothing:
+    """A context that does nothing, without the cost of contextlib's."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+_nothing = _Nothing()

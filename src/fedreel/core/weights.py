@@ -1,0 +1,243 @@
+"""Named tensors of a model, packed into one flat buffer per dtype: loading and averaging are single operations."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+_ALIGN = 16  # elements; keeps every tensor on a 64-byte boundary, where CPU kernels are fastest
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One tensor of a model. `role` is parameter, norm (scale and shift of a batch norm), statistics (its running
+    mean, variance and counter) or buffer."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    role: str = "parameter"
+
+    @property
+    def size(self) -> int:
+        return torch.Size(self.shape).numel()
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def row(self) -> list[object]:
+        """As written to a ledger or checkpoint."""
+        return [self.name, list(self.shape), str(self.dtype).removeprefix("torch."), self.role]
+
+    @staticmethod
+    def from_row(row: list) -> TensorInfo:
+        name, shape, dtype, role = row
+        return TensorInfo(name, tuple(shape), getattr(torch, dtype), role)
+
+
+class Layout:
+    """Which tensors there are, in which order, and where each lies in its buffer."""
+
+    def __init__(self, tensors: Iterable[TensorInfo]) -> None:
+        self.tensors = tuple(tensors)
+        self.sizes: dict[torch.dtype, int] = {}
+        self.place: dict[str, tuple[TensorInfo, int]] = {}
+        for t in self.tensors:
+            start = self.sizes.get(t.dtype, 0)
+            self.place[t.name] = (t, start)
+            self.sizes[t.dtype] = start + -(-max(t.size, 1) // _ALIGN) * _ALIGN
+        self._plans: dict[str, list[tuple[torch.dtype, int, int, int]]] = {}
+
+    @cached_property
+    def id(self) -> str:
+        return hashlib.sha256(repr([t.row() for t in self.tensors]).encode()).hexdigest()[:16]
+
+    @cached_property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in self.tensors)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Layout) and self.id == other.id)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def only(self, keep: Callable[[TensorInfo], bool]) -> Layout:
+        """The layout of the tensors for which `keep` holds; this very layout if that is all of them."""
+        kept = [t for t in self.tensors if keep(t)]
+        return self if len(kept) == len(self.tensors) else Layout(kept)
+
+    def runs(self, part: Layout) -> list[tuple[torch.dtype, int, int, int]]:
+        """Copies that take `part` out of this layout: (dtype, start here, start there, length), neighbours merged."""
+        if part.id not in self._plans:
+            runs: list[tuple[torch.dtype, int, int, int]] = []
+            for t, there in part.place.values():
+                if t.name not in self.place or self.place[t.name][0].shape != t.shape:
+                    raise KeyError(f"tensor '{t.name}' of shape {t.shape} is not in this layout")
+                here, length = self.place[t.name][1], -(-max(t.size, 1) // _ALIGN) * _ALIGN
+                before = next((i for i in range(len(runs) - 1, -1, -1) if runs[i][0] == t.dtype), None)
+                if before is not None and runs[before][1] + runs[before][3] == here:
+                    runs[before] = (*runs[before][:3], runs[before][3] + length)
+                else:
+                    runs.append((t.dtype, here, there, length))
+            self._plans[part.id] = runs
+        return self._plans[part.id]
+
+
+class Weights(Mapping[str, Tensor]):
+    """A model's tensors by name. `a + 0.5 * (b - a)` works on floating-point tensors; integers come from the left."""
+
+    __slots__ = ("flat", "layout")
+
+    def __init__(self, layout: Layout, flat: dict[torch.dtype, Tensor]) -> None:
+        self.layout, self.flat = layout, flat
+
+    @staticmethod
+    def zeros(layout: Layout, device: torch.device | str = "cpu") -> Weights:
+        return Weights(layout, {d: torch.zeros(n, dtype=d, device=device) for d, n in layout.sizes.items()})
+
+    @staticmethod
+    def of(tensors: Mapping[str, Tensor]) -> Weights:
+        """Pack loose tensors."""
+        layout = Layout(TensorInfo(n, tuple(t.shape), t.dtype) for n, t in tensors.items())
+        packed = Weights.zeros(layout)
+        packed.fill(tensors)
+        return packed
+
+    def __getitem__(self, name: str) -> Tensor:
+        t, start = self.layout.place[name]
+        return self.flat[t.dtype][start : start + t.size].view(t.shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layout.place)
+
+    def __len__(self) -> int:
+        return len(self.layout.tensors)
+
+    def __repr__(self) -> str:
+        return f"Weights({len(self)} tensors, {self.nbytes} bytes)"
+
+    @property
+    def nbytes(self) -> int:
+        return self.layout.nbytes
+
+    def fill(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy loose tensors in, by name."""
+        for name in self.layout.place:
+            self[name].copy_(tensors[name])
+
+    def clone(self) -> Weights:
+        return Weights(self.layout, {d: f.clone() for d, f in self.flat.items()})
+
+    def to(self, device: torch.device | str) -> Weights:
+        return Weights(self.layout, {d: f.to(device) for d, f in self.flat.items()})
+
+    def take(self, layout: Layout) -> Weights:
+        """A copy of the tensors that `layout` names."""
+        if layout == self.layout:
+            return self.clone()
+        device = next(iter(self.flat.values())).device if self.flat else "cpu"
+        part = Weights.zeros(layout, device)
+        for dtype, here, there, n in self.layout.runs(layout):
+            part.flat[dtype][there : there + n].copy_(self.flat[dtype][here : here + n])
+        return part
+
+    def put(self, part: Weights) -> None:
+        """Copy `part`, all or some of these tensors, in place."""
+        if part.layout == self.layout:
+            for dtype, buffer in part.flat.items():
+                self.flat[dtype].copy_(buffer)
+            return
+        for dtype, here, there, n in self.layout.runs(part.layout):
+            self.flat[dtype][here : here + n].copy_(part.flat[dtype][there : there + n])
+
+    def distance(self, other: Weights) -> float:
+        """L2 distance over the floating-point tensors; not finite if any of them is not."""
+        square = 0.0
+        for dtype, mine in self.flat.items():
+            if dtype.is_floating_point:
+                theirs = other.flat[dtype]
+                if dtype.itemsize < 4:
+                    mine, theirs = mine.float(), theirs.float()
+                square += float(torch.dist(mine, theirs)) ** 2
+        return square**0.5
+
+    def norm(self) -> float:
+        return sum(float(f.float().norm()) ** 2 for d, f in self.flat.items() if d.is_floating_point) ** 0.5
+
+    def equal(self, other: Weights) -> bool:
+        """Bit for bit."""
+        return self.layout == other.layout and all(torch.equal(f, other.flat[d]) for d, f in self.flat.items())
+
+    def __add__(self, other: Weights) -> Weights:
+        return self._each(lambda d, f: f + other.flat[d])
+
+    def __sub__(self, other: Weights) -> Weights:
+        return self._each(lambda d, f: f - other.flat[d])
+
+    def __mul__(self, factor: float) -> Weights:
+        return self._each(lambda d, f: f * factor)
+
+    __rmul__ = __mul__
+
+    def with_state_of(self, other: Weights) -> Weights:
+        """These parameters, the other's statistics, buffers and counters: a server's step (momentum, a rate) moves
+        parameters; extrapolating a running variance could make it negative."""
+        state = self.layout.only(lambda t: t.role in ("statistics", "buffer") or not t.dtype.is_floating_point)
+        if len(state.tensors):
+            self.put(other.take(state))
+        return self
+
+    def _each(self, operation: Callable[[torch.dtype, Tensor], Tensor]) -> Weights:
+        flat = {d: operation(d, f) if d.is_floating_point else f.clone() for d, f in self.flat.items()}
+        return Weights(self.layout, flat)
+
+
+def bind(model: nn.Module) -> Weights:
+    """Move a model's parameters and buffers into flat buffers. From then on the result *is* the model: writing the one
+    writes the other. Modules must change buffers in place."""
+    tensors = _state(model)
+    roles = _roles(model)
+    layout = Layout(TensorInfo(n, tuple(t.shape), t.dtype, roles.get(n, "parameter")) for n, t in tensors.items())
+    device = next(iter(tensors.values())).device if tensors else torch.device("cpu")
+    weights = Weights.zeros(layout, device)
+    weights.fill({n: t.detach() for n, t in tensors.items()})
+    for name, tensor in tensors.items():
+        if isinstance(tensor, nn.Parameter):
+            tensor.data = weights[name]
+        else:
+            owner, _, leaf = name.rpartition(".")
+            model.get_submodule(owner)._buffers[leaf] = weights[name]
+    return weights
+
+
+def still_bound(model: nn.Module, weights: Weights) -> bool:
+    """Whether the model's tensors still lie in `weights` (a module that reassigns a buffer breaks the bond)."""
+    return all(t.numel() == 0 or t.data_ptr() == weights[n].data_ptr() for n, t in _state(model).items())
+
+
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers; tied ones once, under their first name."""
+    seen: set[int] = set()
+    state: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            state[name] = tensor
+    return state
+
+
+def _roles(model: nn.Module) -> dict[str, str]:
+    roles = {name: "buffer" for name, _ in model.named_buffers()}
+    for prefix, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            dot = f"{prefix}." if prefix else ""
+            roles |= {dot + name: "norm" for name, _ in module.named_parameters(recurse=False)}
+            roles |= {dot + name: "statistics" for name, _ in module.named_buffers(recurse=False)}
+    return roles

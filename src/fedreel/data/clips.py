@@ -1,0 +1,116 @@
+"""Labelled clips as a federation: where they come from, who holds which, and each client's share as tensors."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..config import DataConfig, build
+from ..core.partition import PARTITIONERS, histogram
+from ..core.task import EVERYONE, ClientData, Population, Tensors
+from ..errors import DataError, RecipeError, nearest
+from . import lists, playground, shards
+
+
+class ClipPopulation(Population):
+    """Clients that hold labelled clips, `frames` evenly spaced frames of each, as uint8."""
+
+    def __init__(self, source: shards.Shards, config: DataConfig, frames: int, seed: int) -> None:
+        self.source, self.frames = source, frames
+        self.classes = source.labels
+        clips = _with_split(source.clips, config, seed)
+        self.labels = np.array([self.classes.index(c.label) for c in clips])
+        self._train = np.array([c.split != "test" for c in clips])
+        partitioner = make_partitioner(config.partition)
+        parts = partitioner.split(self.labels, np.array([c.owner for c in clips]), seed)
+        self._parts = {client: (rows[self._train[rows]], rows[~self._train[rows]]) for client, rows in parts.items()}
+        empty = [client for client, (train, _) in self._parts.items() if len(train) == 0]
+        if empty:
+            raise DataError(
+                "a client has nothing to train on",
+                found=", ".join(empty[:5]),
+                where=str(source.folder),
+                hint="give fewer clients, another partition, or mark clips as `train` in index.csv",
+            )
+        self.clients = tuple(self._parts)
+
+    def data(self, client: str) -> ClientData:
+        if client == EVERYONE:
+            train, test = (np.concatenate(rows) for rows in zip(*self._parts.values()))
+        else:
+            train, test = self._parts[client]
+        return ClientData(self._tensors(train), self._tensors(test), {"frames": float(len(train) * self.frames)})
+
+    def describe(self) -> dict[str, Any]:
+        n = len(self.classes)
+        train, test = ({c: rows[i] for c, rows in self._parts.items()} for i in (0, 1))
+        return {
+            "classes": self.classes,
+            "train": histogram(train, self.labels, n),
+            "test": histogram(test, self.labels, n),
+            "broken": len(self.source.broken),
+        }
+
+    def _tensors(self, rows: np.ndarray) -> Tensors:
+        frames = torch.from_numpy(self.source.stack([int(i) for i in rows], self.frames))
+        return Tensors((frames, torch.from_numpy(self.labels[rows])))
+
+
+def open_clips(config: DataConfig, size: tuple[int, int]) -> shards.Shards:
+    """Shards of the recipe's source: the playground's actions, a folder of videos, or a folder of shards."""
+    if config.source == "playground":
+        root = playground.cached(config.seed, config.size, ("actions",)) / "actions"
+    else:
+        root = Path(config.source).expanduser()
+        if not root.is_dir():
+            raise DataError(
+                "the data folder does not exist",
+                where=config.source,
+                expected="'playground', a folder of videos, or a folder of shards",
+                hint="set data.source",
+            )
+        if (root / shards.INDEX).exists():
+            return shards.Shards.open(root)
+        if (root / "actions" / "index.csv").exists():  # a playground's root
+            root = root / "actions"
+    return shards.build(lists.find(root), root, cache_folder() / "shards" / _fingerprint(root, size), size=size)
+
+
+def make_partitioner(table: dict[str, Any]) -> Any:
+    """The partitioner that a [data.partition] table names."""
+    name = table.get("name")
+    if name not in PARTITIONERS:
+        raise RecipeError(
+            f"unknown partition '{name}'",
+            where="[data.partition] name",
+            hint=nearest(str(name), PARTITIONERS),
+        )
+    return build(PARTITIONERS[name], {k: v for k, v in table.items() if k != "name"}, f"[data.partition] {name}")
+
+
+def cache_folder() -> Path:
+    """Where decoded and generated data are kept between runs."""
+    base = os.environ.get("FEDREEL_CACHE")
+    return Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedreel"
+
+
+def _with_split(clips: Sequence[lists.Clip], config: DataConfig, seed: int) -> list[lists.Clip]:
+    """Clips as they are marked; where none is marked as test, `test_share` of them are drawn for it."""
+    if any(c.split == "test" for c in clips):
+        return list(clips)
+    return lists.split_by(clips, config.test_share, seed, by="clip")
+
+
+def _fingerprint(root: Path, size: tuple[int, int]) -> str:
+    """A folder name for shards of these files at this size; other files or times give another name."""
+    state = hashlib.sha256(f"{root.resolve()} {size}".encode())
+    for path in sorted(p for p in root.rglob("*") if p.is_file()):
+        stat = path.stat()
+        state.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return state.hexdigest()[:20]

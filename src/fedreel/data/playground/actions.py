@@ -1,0 +1,123 @@
+"""The part `actions`: short clips in which the class is the motion and never the look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedreel.data import video
+from fedreel.data.playground import motion
+from fedreel.data.playground.draw import COLOURS, Look, paint, shade
+from fedreel.data.playground.scenes import SCENES, Camera, develop, film, scene, seen, shaken
+from fedreel.data.playground.sizes import Size, owner_name, stream
+from fedreel.data.playground.work import Jobs, write_csv
+
+CLASSES = motion.ACTIONS[:8]
+SHAPES = ("circle", "square", "triangle", "star", "cross", "heart")
+TEXTURES = ("half", "stripes", "spot", "wedge")  # none looks the same at every angle, so turning always shows
+SIDE, FRAMES, FPS = 64, 24, 12
+RADIUS = (7.5, 15.0)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """An owner's taste: its places, colours and camera, and how often it films each class."""
+
+    name: str
+    scenes: tuple[str, ...]
+    colours: tuple[str, ...]
+    camera: Camera
+    labels: tuple[int, ...]  # of all its clips, the test clips first
+
+
+@dataclass(frozen=True)
+class Clip:
+    """All that is decided about one clip before it is drawn."""
+
+    path: str
+    owner: str
+    split: str
+    label: int
+    scene: str
+    shape: str
+    texture: str
+    colour: str
+    pace: float
+
+
+def write(out: Path, seed: int, size: Size, jobs: Jobs) -> dict[str, int]:
+    """Write OWNER/NAME.mp4 and index.csv under `out`; returns the counts."""
+    total = size.action_owners * (size.action_train + size.action_test)
+    clips = [plan(seed, size, index) for index in range(total)]
+    for clip in clips:
+        (out / clip.path).parent.mkdir(exist_ok=True)
+    jobs.run(_film, [(out, seed, size, index) for index in range(total)])
+    rows = [(clip.path, CLASSES[clip.label], clip.owner, clip.split) for clip in clips]
+    write_csv(out / "index.csv", ("path", "label", "owner", "split"), rows)
+    return {"clips": total, "owners": size.action_owners, "classes": len(CLASSES)}
+
+
+def plan(seed: int, size: Size, index: int) -> Clip:
+    """The clip with this number: its label follows its owner's mix, its look and speed are drawn without regard to the label."""
+    number, nth = divmod(index, size.action_train + size.action_test)
+    who, rng = owner(seed, size, number), stream(seed, "actions", "look", index)
+    return Clip(
+        path=f"{who.name}/{nth:03d}.mp4",
+        owner=who.name,
+        split="test" if nth < size.action_test else "train",
+        label=who.labels[nth],
+        scene=str(rng.choice(who.scenes)),
+        shape=str(rng.choice(SHAPES)),
+        texture=str(rng.choice(TEXTURES)),
+        colour=str(rng.choice(who.colours)),
+        pace=motion.pace(rng),
+    )
+
+
+def owner(seed: int, size: Size, number: int) -> Owner:
+    """The owner with this number. Train clips follow its own class mix with a floor, test clips hold every class alike."""
+    rng = stream(seed, "actions", "owner", number)
+    first = int(rng.integers(len(SCENES)))
+    camera = Camera(
+        shake=rng.uniform(0, 0.7),
+        zoom=rng.uniform(0.9, 1.1),
+        brightness=rng.uniform(-18, 18),
+        flicker=rng.uniform(0, 3),
+        contrast=rng.uniform(0.8, 1.05),
+    )
+    floor = min(3, size.action_train // len(CLASSES))
+    mix = rng.dirichlet([1.5] * len(CLASSES))
+    drawn = rng.multinomial(size.action_train - floor * len(CLASSES), mix) + floor
+    train = rng.permutation(np.repeat(np.arange(len(CLASSES)), drawn))
+    test = rng.permutation(np.arange(size.action_test) % len(CLASSES))
+    return Owner(
+        name=owner_name(number),
+        scenes=(SCENES[number % len(SCENES)], SCENES[(number + 1 + first % (len(SCENES) - 1)) % len(SCENES)]),
+        colours=tuple(str(c) for c in rng.choice(list(COLOURS), 4, replace=False)),
+        camera=camera,
+        labels=tuple(int(label) for label in np.concatenate([test, train])),
+    )
+
+
+def render(seed: int, size: Size, index: int) -> np.ndarray:
+    """The clip's frames (24, 64, 64, 3), uint8."""
+    clip, who = plan(seed, size, index), owner(seed, size, index // (size.action_train + size.action_test))
+    rng = stream(seed, "actions", "frames", index)
+    offset = shaken(FRAMES, who.camera, rng)
+    frames = film(scene(clip.scene, SIDE, rng), offset)
+    track = motion.track(CLASSES[clip.label], motion.slowing(FRAMES, FPS), SIDE, RADIUS, clip.pace, rng)
+    paint(frames, dress(clip.shape, clip.texture, clip.colour, rng), seen(track, who.camera, offset))
+    return develop(frames, who.camera, rng)
+
+
+def dress(shape: str, texture: str, colour: str, rng: np.random.Generator) -> Look:
+    """The look with its colour a little off the name's, and a lighter or darker second colour."""
+    r, g, b = (float(c) for c in np.clip(np.array(COLOURS[colour]) + rng.normal(0, 8, 3), 0, 255))
+    return Look(shape, texture, (r, g, b), shade((r, g, b), float(rng.choice([0.72, -0.5]))))
+
+
+def _film(job: tuple[Path, int, Size, int]) -> None:
+    out, seed, size, index = job
+    video.write(out / plan(seed, size, index).path, render(seed, size, index), FPS)

@@ -1,0 +1,200 @@
+"""Video files in and out: H.264 mp4 written reproducibly, any common video read as RGB uint8 frames."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedreel.errors import DataError
+
+SUFFIXES = frozenset(
+    [".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp"]
+)
+UNSTATED_FPS = 25.0  # what a stream without a frame rate is taken to have
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Video:
+    """Decoded frames (T, H, W, 3), frames per second, and why the tail is missing ('' in a whole file)."""
+
+    frames: np.ndarray
+    fps: float
+    fault: str = ""
+
+    @property
+    def truncated(self) -> bool:
+        return bool(self.fault)
+
+
+def write(path: Path, frames: np.ndarray, fps: int) -> None:
+    """Encode (T, H, W, 3) uint8 RGB as H.264 yuv420p mp4; the same frames give the same bytes."""
+    if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8 or 0 in frames.shape:
+        raise DataError(
+            "these frames cannot be written as video",
+            where=str(path),
+            expected="uint8 RGB of shape (T, H, W, 3) with T, H, W >= 1",
+            found=f"{frames.dtype} of shape {frames.shape}",
+        )
+    if frames.shape[1] % 2 or frames.shape[2] % 2:
+        raise DataError(
+            "H.264 with 4:2:0 colour needs even frame sides",
+            where=str(path),
+            found=f"height {frames.shape[1]}, width {frames.shape[2]}",
+            hint="pad or crop the frames by one pixel",
+        )
+    if fps < 1:
+        raise DataError("a video needs at least one frame a second", where=str(path), found=str(fps))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        _encode(temporary, frames, fps)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read(
+    path: Path, size: tuple[int, int] | None = None, max_frames: int | None = None
+) -> tuple[np.ndarray, float]:
+    """RGB uint8 frames (T, H, W, 3) and frames per second; `size` (h, w) rescales while decoding.
+
+    A file of which only the tail is unreadable gives the frames before it and a logged warning;
+    `read_lenient` hands the reason to the caller instead.
+    """
+    video = read_lenient(path, size, max_frames)
+    if video.fault:
+        log.warning("%s: %s; kept the %d frames before it", path, video.fault, len(video.frames))
+    return video.frames, video.fps
+
+
+def read_lenient(path: Path, size: tuple[int, int] | None = None, max_frames: int | None = None) -> Video:
+    """Like `read`, with the fault of an unreadable tail in the result; no frame at all is a DataError."""
+    reader = Reader(path, size)
+    frames = list(itertools.islice(reader, max_frames))
+    if not frames:
+        raise _unreadable(path, reader.fault or "it holds no frames")
+    return Video(np.stack(frames), reader.fps, reader.fault)
+
+
+class Reader:
+    """Iterate over a video's RGB frames, one in memory at a time; `fps` and `fault` fill in on the way."""
+
+    def __init__(self, path: Path, size: tuple[int, int] | None = None) -> None:
+        self.path, self.size = Path(path), size
+        self.fps = UNSTATED_FPS
+        self.fault = ""
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        self.fault = ""
+        if not self.path.is_file():
+            raise DataError("there is no such video file", where=str(self.path))
+        if find_spec("av"):
+            return self._with_av()
+        if find_spec("cv2"):
+            return self._with_cv2()
+        raise DataError(
+            "no video decoder is installed", where=str(self.path), hint="pip install av (or opencv-python)"
+        )
+
+    def _with_av(self) -> Iterator[np.ndarray]:
+        import av
+        from av.video.reformatter import VideoReformatter
+
+        scaler = VideoReformatter()  # shared: a scaler per frame would cost more than the scaling
+        try:
+            container = av.open(str(self.path))
+        except (av.FFmpegError, OSError) as error:
+            raise _unreadable(self.path, _reason(error)) from error
+        with container:
+            if not container.streams.video:
+                raise _unreadable(self.path, "the file has no video stream")
+            stream = container.streams.video[0]
+            if stream.codec_context is None:
+                raise _unreadable(self.path, "there is no decoder for its video stream")
+            stream.codec_context.thread_count = 1  # shards are built one process per core
+            self.fps = float(stream.average_rate or stream.guessed_rate or UNSTATED_FPS)
+            size, packets = self.size, 0
+            try:
+                for packet in container.demux(stream):
+                    if packet.is_corrupt:
+                        raise av.InvalidDataError(0, "a packet is cut short")
+                    packets += packet.size > 0
+                    for frame in packet.decode():
+                        rgb = _rgb(frame, size, scaler)
+                        size = rgb.shape[:2]  # a stream may change its size midway; its frames here may not
+                        yield rgb
+            except (av.FFmpegError, ValueError) as error:
+                self.fault = f"the video breaks off after packet {packets}: {_reason(error)}"
+                # What the decoder still holds stays there: with packets missing, its order may have gaps.
+            else:
+                # Some containers end quietly where bytes are missing, but the header knows the count.
+                if packets < stream.frames:
+                    self.fault = f"the header promises {stream.frames} frames, the file holds {packets}"
+
+    def _with_cv2(self) -> Iterator[np.ndarray]:
+        import cv2
+
+        capture = cv2.VideoCapture(str(self.path))
+        try:
+            if not capture.isOpened():
+                raise _unreadable(self.path, "OpenCV cannot open it")
+            self.fps = float(capture.get(cv2.CAP_PROP_FPS) or UNSTATED_FPS)
+            promised, got = int(capture.get(cv2.CAP_PROP_FRAME_COUNT)), 0
+            while True:
+                ok, frame = capture.read()
+                if not ok:
+                    break
+                got += 1
+                if self.size is not None:
+                    frame = cv2.resize(frame, self.size[::-1], interpolation=cv2.INTER_AREA)
+                yield np.ascontiguousarray(frame[:, :, ::-1])
+            if got < promised:
+                self.fault = f"the header promises {promised} frames, the file holds {got}"
+        finally:
+            capture.release()
+
+
+def _unreadable(path: Path, reason: str) -> DataError:
+    return DataError("this file cannot be read as video", where=str(path), found=reason)
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _rgb(frame: Any, size: tuple[int, int] | None, scaler: Any) -> np.ndarray:
+    """One frame as a viewer sees it: scaled to (h, w), and upright where a phone stored it turned."""
+    from av.video.reformatter import Interpolation
+
+    turns = round(frame.rotation / 90) % 4
+    height, width = size or (frame.height, frame.width)
+    if size is not None and turns % 2:
+        height, width = width, height
+    rgb = scaler.reformat(frame, width, height, "rgb24", interpolation=Interpolation.AREA).to_ndarray()
+    return np.ascontiguousarray(np.rot90(rgb, turns))  # rows of odd widths come padded
+
+
+def _encode(path: Path, frames: np.ndarray, fps: int) -> None:
+    import av
+
+    # The index goes first (faststart), so that a file cut short still plays up to the cut.
+    with av.open(str(path), "w", format="mp4", container_options={"movflags": "+faststart"}) as container:
+        stream = container.add_stream("libx264", rate=Fraction(fps))
+        stream.height, stream.width = frames.shape[1:3]
+        stream.pix_fmt = "yuv420p"
+        stream.options = {"crf": "18", "preset": "veryfast", "threads": "1"}
+        for frame in frames:
+            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode(None))

@@ -1,0 +1,25 @@
+"""The demo: a small job of every system that has landed, and one page that links their reports."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from .config import load_recipe
+from .report import Entry, write_index
+
+DEMOS = {"recognition": "recognition"}  # title -> recipe
+
+
+def demo(out: Path) -> Path:
+    """Runs (or, where one was interrupted or finished before, resumes) each job below `out`."""
+    from .core.run import run
+
+    entries = []
+    for title, name in DEMOS.items():
+        recipe = load_recipe(name)
+        print(f"{title}: {recipe.description}", file=sys.stderr, flush=True)
+        result = run(recipe, out / name, resume=(out / name / "recipe.toml").exists())
+        print(f"{title}: report at {(result.path / 'report.html').resolve()}", flush=True)
+        entries.append(Entry.of_run(title, recipe.description, result.path))
+    return write_index(out / "index.html", "fedreel demo", entries)

@@ -1,0 +1,87 @@
+"""The default engine: this process. One model, reused for all clients; weights loaded in place; no serialisation."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..core.client import Worker
+from ..core.training import OutOfTime
+from ..core.update import Failure, Order, Update
+from ..core.weights import Weights
+from ..errors import PolicyError
+
+
+class LocalEngine:
+    """Carries out one order at a time, when its result is asked for."""
+
+    slots = 1
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.clients = worker.population.clients
+        self.travelling = worker.travelling
+        self._queue: deque[Order] = deque()
+
+    def initial_weights(self) -> Weights:
+        return self.worker.initial_weights()
+
+    def describe(self) -> dict[str, Any]:
+        return self.worker.population.describe()
+
+    def submit(self, order: Order) -> None:
+        self._queue.append(order)
+
+    def next(self) -> Update | Failure | None:
+        if not self._queue:
+            return None
+        order = self._queue.popleft()
+        try:
+            if order.limit is None:
+                return self.worker.execute(order)
+            with _alarm(order.limit):
+                return self.worker.execute(order)
+        except OutOfTime:
+            return _failure(order, "timeout", f"no answer within {order.limit:g} s")
+        except PolicyError as error:
+            return _failure(order, "policy", str(error))
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
+            return _failure(order, "error", f"{type(error).__name__}: {error} ({where})")
+
+    def sync(self) -> None:
+        self.worker.store.sync()
+        self.worker.door.ledger.flush()
+
+    def close(self) -> None:
+        self.worker.door.ledger.close()
+
+
+def _failure(order: Order, reason: str, detail: str) -> Failure:
+    return Failure(order.round, order.step, order.client, reason, detail)
+
+
+@contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    """Interrupts a client that hangs outside the training loop (in its data, say). The loop itself checks its deadline;
+    the signal reaches only the main thread, so elsewhere that check alone must do."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def ring(*_: object) -> None:
+        raise OutOfTime
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,38 @@
+"""Errors that tell a person what was expected, what was found, where, and what to do next."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedreelError(Exception):
+    """An error meant for the user. The command line prints it without a traceback and exits with status 2."""
+
+    def __init__(self, problem: str, *, expected: str = "", found: str = "", where: str = "", hint: str = "") -> None:
+        self.problem, self.expected, self.found, self.where, self.hint = problem, expected, found, where, hint
+        rows = [("where", where), ("expected", expected), ("found", found), ("next", hint)]
+        super().__init__("\n".join([problem, *(f"  {name + ':':<9} {text}" for name, text in rows if text)]))
+
+
+class RecipeError(FedreelError):
+    """The recipe asks for something that does not exist or does not fit."""
+
+
+class DataError(FedreelError):
+    """Data is missing, corrupt, or not of the promised form."""
+
+
+class RunError(FedreelError):
+    """A run cannot start, go on, or be read."""
+
+
+class PolicyError(FedreelError):
+    """A site's policy does not allow what an order asks for."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint that names the closest known word, or lists them all."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names) or 'none'}"

@@ -1,0 +1,37 @@
+"""FedAGM (Kim et al. 2022): clients start from the accelerated model and are held near it; momentum on the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..core.client import Client
+from ..core.federation import Federation
+from ..core.training import proximal
+from .fedavg import Averaging
+
+
+@dataclass(frozen=True)
+class FedAGM(Averaging):
+    """With m the momentum (m^0 = 0) and d the mean client change:
+    W^ = W + lambda m;  clients train from W^;  d = sum p_k (W_k - W^);  m <- lambda m + tau d;  W <- W + m.
+    lambda = 0, tau = 1, mu = 0 is FedAvg."""
+
+    lambda_: float = 0.8
+    tau: float = 0.8
+    mu: float = 0.001
+
+    def run(self, fed: Federation) -> None:
+        for _ in fed.rounds():
+            m = fed.memory.get("momentum")
+            ahead = fed.weights if m is None else (fed.weights + self.lambda_ * m).with_state_of(fed.weights)
+            average = self.aggregator(fed)
+            for update in fed.train(fed.sample(), ahead):
+                self.add(average, update)
+            new = average.value
+            d = new - ahead
+            m = self.tau * d if m is None else self.lambda_ * m + self.tau * d
+            fed.memory["momentum"] = m
+            fed.weights = (fed.weights + m).with_state_of(new)
+
+    def local_training(self, client: Client) -> None:
+        client.fit(terms=[proximal(client.received, self.mu)] if self.mu else [])

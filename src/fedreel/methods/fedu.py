@@ -1,0 +1,39 @@
+"""FedU (Zhuang et al. 2021): divergence-aware predictor update. A client that moved far keeps its own predictor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..core.client import Client
+from ..core.weights import TensorInfo
+from .fedavg import FedAvg
+
+_HEAD = "predictor/"
+
+
+@dataclass(frozen=True)
+class FedU(FedAvg):
+    """Encoder (backbone) and predictor (head) are averaged. On download the client takes the global encoder; the global
+    predictor only if d < mu, where d is the mean over conv weights of the L2 distance between its encoder before and
+    after its own last training. The first time it takes the global predictor."""
+
+    mu: float = 0.4
+
+    def local_training(self, client: Client) -> None:
+        state = client.state
+        if float(state.numbers.get("divergence", 0.0)) >= self.mu:
+            kept = {n.removeprefix(_HEAD): t for n, t in state.tensors.items() if n.startswith(_HEAD)}
+            client.load(kept)
+        before = client.weights(_is_conv)
+        client.fit()
+        after = client.weights(_is_conv)
+        state.numbers["divergence"] = sum(float((after[n] - before[n]).norm()) for n in before) / max(len(before), 1)
+        state.tensors |= {_HEAD + n: t for n, t in client.weights(_is_head).items()}
+
+
+def _is_conv(tensor: TensorInfo) -> bool:
+    return tensor.name.startswith("backbone.") and tensor.role == "parameter" and len(tensor.shape) >= 3
+
+
+def _is_head(tensor: TensorInfo) -> bool:
+    return tensor.name.startswith("head.")

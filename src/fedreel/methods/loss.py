@@ -1,0 +1,15 @@
+"""Loss-weighted FedAvg: clients that fit their data better weigh more (the "Loss" baseline of FedVSSL)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class LossWeighted(FedAvg):
+    """p_k = exp(-L_k) / sum exp(-L), with L_k the client's mean training loss of the round."""
+
+    weight_by: Literal["samples", "frames", "loss", "equal"] = "loss"

@@ -1,0 +1,91 @@
+"""What image and video backbones share: pooled features, a classification head, published weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from fedreel.errors import DataError
+
+
+class Backbone(nn.Module):
+    """A network without its last layer: `features` gives a map (N, C, ...), calling it the mean (N, C)."""
+
+    out_channels: int
+
+    def features(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.features(x).flatten(2).mean(2)
+
+    def init_weights(self) -> None:
+        """Kaiming for convolutions; batch norms, a block's last too, keep PyTorch's weight 1 and bias 0."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Conv3d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+class Classifier(nn.Module):
+    """A backbone and a head. Methods tell the two apart by the names, `backbone.*` and `head.*`. With a `projection`
+    the head has two layers before its last, as in MOON, and features are what those give."""
+
+    def __init__(self, backbone: Backbone, num_classes: int, dropout: float = 0.0, projection: int = 0) -> None:
+        super().__init__()
+        width = backbone.out_channels
+        self.backbone = backbone
+        self.projected = projection > 0
+        self.head = nn.ModuleDict()
+        if projection:
+            layers = [nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, projection)]
+            self.head["projection"] = nn.Sequential(*layers)
+        self.head["dropout"] = nn.Dropout(dropout)
+        fc = nn.Linear(projection or width, num_classes)
+        nn.init.normal_(fc.weight, std=0.01)
+        nn.init.zeros_(fc.bias)
+        self.head["fc"] = fc
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.features_and_logits(x)[1]
+
+    def features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Pooled (or projected) features, and the logits made of them."""
+        features = self.backbone(x)
+        if self.projected:
+            features = self.head["projection"](features)
+        return features, self.head["fc"](self.head["dropout"](features))
+
+
+def load_torchvision(backbone: Backbone, state_dict: Mapping[str, Tensor]) -> None:
+    """Load a torchvision state dict without its classifier (`fc.*`): all of it or, with an error, nothing."""
+    given = {name: tensor for name, tensor in state_dict.items() if not name.startswith("fc.")}
+    own = backbone.state_dict()
+    # Files published before PyTorch 0.4.1 lack this counter, which plays no part in the output.
+    missing = [name for name in own if name not in given and not name.endswith(".num_batches_tracked")]
+    unexpected = [name for name in given if name not in own]
+    reshaped = [
+        f"{name} {tuple(given[name].shape)} instead of {tuple(own[name].shape)}"
+        for name in own
+        if name in given and given[name].shape != own[name].shape
+    ]
+    if missing or unexpected or reshaped:
+        wrong = {"missing": missing, "unexpected": unexpected, "of another shape": reshaped}
+        raise DataError(
+            "these weights do not belong to this backbone",
+            expected=f"the {len(own)} tensors of {type(backbone).__name__}, fc.* aside",
+            found="; ".join(f"{kind}: {', '.join(names)}" for kind, names in wrong.items() if names),
+            hint="take the file of the same architecture, or set width, blocks and stem to those of the file",
+        )
+    backbone.load_state_dict({**own, **given})
+
+
+def export_torchvision(backbone: Backbone, fc: nn.Linear | None = None) -> dict[str, Tensor]:
+    """A copy of the weights under torchvision's names; with `fc` it loads into torchvision's own model."""
+    named = dict(backbone.state_dict())
+    if fc is not None:
+        named.update({f"fc.{name}": tensor for name, tensor in fc.state_dict().items()})
+    return {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in named.items()
+    }

@@ -1,0 +1,87 @@
+"""R3D video ResNet (Tran et al. 2018), as FedVSSL uses it, with the tensor names of torchvision's r3d_18."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedreel.models.classifier import Backbone, export_torchvision, load_torchvision
+
+__all__ = ["R3D", "export_torchvision", "load_torchvision", "r3d_18", "tiny_r3d"]
+
+Stride = tuple[int, int, int]
+
+
+class R3D(Backbone):
+    """Clips (N, 3, T, H, W) to a map (N, 8 width, T/8, H/16, W/16) by `features`, to its mean by calling it.
+
+    FedVSSL's setting is bn_eps=1e-3. Catch-the-Patch pretraining turns the spatial stride of stage 4 off for
+    a map twice as fine; no tensor depends on it, so the weights go back into the strided network unchanged.
+    """
+
+    def __init__(
+        self,
+        width: int = 64,
+        blocks: tuple[int, int, int, int] = (2, 2, 2, 2),
+        bn_eps: float = 1e-5,
+        stage4_spatial_stride: bool = True,
+        stem_stride: Stride = (1, 2, 2),
+    ) -> None:
+        super().__init__()
+        self.out_channels = 8 * width
+        self.stem = nn.Sequential(
+            nn.Conv3d(3, width, kernel_size=(3, 7, 7), stride=stem_stride, padding=(1, 3, 3), bias=False),
+            nn.BatchNorm3d(width, eps=bn_eps),
+            nn.ReLU(inplace=True),
+        )
+        last: Stride = (2, 2, 2) if stage4_spatial_stride else (2, 1, 1)
+        self.layer1 = _stage(width, width, blocks[0], (1, 1, 1), bn_eps)
+        self.layer2 = _stage(width, 2 * width, blocks[1], (2, 2, 2), bn_eps)
+        self.layer3 = _stage(2 * width, 4 * width, blocks[2], (2, 2, 2), bn_eps)
+        self.layer4 = _stage(4 * width, 8 * width, blocks[3], last, bn_eps)
+        self.init_weights()
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.layer4(self.layer3(self.layer2(self.layer1(self.stem(x)))))
+
+
+def r3d_18(**options: Any) -> R3D:
+    """The 18-layer network of the published weights: width 64, two blocks a stage."""
+    return R3D(**{"width": 64, "blocks": (2, 2, 2, 2), **options})
+
+
+def tiny_r3d(width: int = 16, blocks: tuple[int, int, int, int] = (1, 1, 1, 1), **options: Any) -> R3D:
+    """A network of the same shape for small clips on a CPU."""
+    return R3D(width=width, blocks=blocks, **options)
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3x3 convolutions around a shortcut, which is a 1x1x1 convolution where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: Stride, bn_eps: float) -> None:
+        super().__init__()
+        self.conv1 = nn.Sequential(
+            nn.Conv3d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
+            nn.BatchNorm3d(outputs, eps=bn_eps),
+            nn.ReLU(inplace=True),
+        )
+        self.conv2 = nn.Sequential(
+            nn.Conv3d(outputs, outputs, 3, padding=1, bias=False),
+            nn.BatchNorm3d(outputs, eps=bn_eps),
+        )
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample: nn.Sequential | None = None
+        if inputs != outputs or stride != (1, 1, 1):
+            self.downsample = nn.Sequential(
+                nn.Conv3d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm3d(outputs, eps=bn_eps)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        return self.relu(self.conv2(self.conv1(x)) + shortcut)
+
+
+def _stage(inputs: int, outputs: int, blocks: int, stride: Stride, bn_eps: float) -> nn.Sequential:
+    first = BasicBlock(inputs, outputs, stride, bn_eps)
+    return nn.Sequential(first, *(BasicBlock(outputs, outputs, (1, 1, 1), bn_eps) for _ in range(blocks - 1)))

@@ -1,0 +1,112 @@
+"""Image ResNets 18, 34 and 50 (He et al. 2016), as FedLID uses them, with torchvision's tensor names."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from fedreel.models.classifier import Backbone, export_torchvision, load_torchvision
+
+__all__ = ["ResNet", "export_torchvision", "load_torchvision", "resnet18", "resnet34", "resnet50"]
+
+
+class ResNet(Backbone):
+    """Images (N, 3, H, W) to a map (N, C, H/32, W/32) by `features`, pooled to (N, C) by calling it.
+
+    C is 8 width, or 32 width with bottleneck blocks. `small_stem` is for images of 32 pixels: a 3x3
+    convolution of stride 1 and no max-pooling, so that the map is (N, C, H/8, W/8).
+    """
+
+    def __init__(
+        self,
+        blocks: tuple[int, int, int, int],
+        bottleneck: bool = False,
+        width: int = 64,
+        small_stem: bool = False,
+    ) -> None:
+        super().__init__()
+        block = Bottleneck if bottleneck else BasicBlock
+        kernel, stride = (3, 1) if small_stem else (7, 2)
+        self.conv1 = nn.Conv2d(3, width, kernel, stride=stride, padding=kernel // 2, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.Identity() if small_stem else nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
+        inner, out = width, block.expansion * width
+        self.layer1 = _stage(block, width, inner, blocks[0], 1)
+        self.layer2 = _stage(block, out, 2 * inner, blocks[1], 2)
+        self.layer3 = _stage(block, 2 * out, 4 * inner, blocks[2], 2)
+        self.layer4 = _stage(block, 4 * out, 8 * inner, blocks[3], 2)
+        self.out_channels = 8 * out
+        self.init_weights()
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        return self.layer4(self.layer3(self.layer2(self.layer1(x))))
+
+
+def resnet18(width: int = 64, small_stem: bool = False) -> ResNet:
+    return ResNet((2, 2, 2, 2), width=width, small_stem=small_stem)
+
+
+def resnet34(width: int = 64, small_stem: bool = False) -> ResNet:
+    return ResNet((3, 4, 6, 3), width=width, small_stem=small_stem)
+
+
+def resnet50(width: int = 64, small_stem: bool = False) -> ResNet:
+    return ResNet((3, 4, 6, 3), bottleneck=True, width=width, small_stem=small_stem)
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions around a shortcut."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, inner: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, inner, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(inner)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(inner, inner, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(inner)
+        self.downsample = _shortcut(inputs, inner, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        x = self.relu(self.bn1(self.conv1(x)))
+        return self.relu(self.bn2(self.conv2(x)) + shortcut)
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3, 1x1 convolutions around a shortcut; the 3x3 one strides, as in the published weights."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, inner: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, inner, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(inner)
+        self.conv2 = nn.Conv2d(inner, inner, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(inner)
+        self.conv3 = nn.Conv2d(inner, 4 * inner, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * inner)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = _shortcut(inputs, 4 * inner, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        x = self.relu(self.bn1(self.conv1(x)))
+        x = self.relu(self.bn2(self.conv2(x)))
+        return self.relu(self.bn3(self.conv3(x)) + shortcut)
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+    if inputs == outputs and stride == 1:
+        return None
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs))
+
+
+def _stage(
+    block: type[BasicBlock] | type[Bottleneck], inputs: int, inner: int, blocks: int, stride: int
+) -> nn.Sequential:
+    outputs = block.expansion * inner
+    rest = (block(outputs, inner, 1) for _ in range(blocks - 1))
+    return nn.Sequential(block(inputs, inner, stride), *rest)

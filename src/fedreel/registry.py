@@ -1,0 +1,43 @@
+"""Which tasks, methods and engines there are: names to classes, imported only when used."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import entry_points
+from typing import Any
+
+from .errors import RecipeError, nearest
+
+METHODS = {
+    "fedavg": "fedreel.methods.fedavg:FedAvg",
+    "fedprox": "fedreel.methods.fedprox:FedProx",
+    "fedbn": "fedreel.methods.fedbn:FedBN",
+    "fedagm": "fedreel.methods.fedagm:FedAGM",
+    "moon": "fedreel.methods.moon:MOON",
+    "loss": "fedreel.methods.loss:LossWeighted",
+    "fedu": "fedreel.methods.fedu:FedU",
+    "centralised": "fedreel.methods.ends:Centralised",
+    "local-only": "fedreel.methods.ends:LocalOnly",
+}
+TASKS = {"recognition": "fedreel.tasks.recognition:Recognition"}
+ENGINES = {"local": "fedreel.engines.local:LocalEngine"}
+
+_GROUPS = {id(METHODS): "fedreel.methods", id(TASKS): "fedreel.tasks", id(ENGINES): "fedreel.engines"}
+
+
+def names(table: dict[str, str]) -> list[str]:
+    """Built-in names and those of installed packages (entry points `fedreel.methods`, `.tasks`, `.engines`)."""
+    return sorted({*table, *_installed(table)})
+
+
+def lookup(table: dict[str, str], name: str) -> type[Any]:
+    """The class of that name. Only registered names are imported: a recipe cannot name code."""
+    target = table.get(name) or _installed(table).get(name)
+    if target is None:
+        raise RecipeError(f"there is no '{name}'", where=_GROUPS[id(table)], hint=nearest(name, names(table)))
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _installed(table: dict[str, str]) -> dict[str, str]:
+    return {e.name: e.value for e in entry_points(group=_GROUPS[id(table)])}

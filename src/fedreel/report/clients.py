@@ -1,0 +1,127 @@
+"""The clients: who took part, what each holds, and how well the model serves each of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from fedreel.report.grid import heat_map, states
+from fedreel.report.markup import Html, count, el, finite, number, quantity, score, short, size, table
+from fedreel.report.read import Record, Run
+
+MOST_ROWS = 1000
+WORDS = ["did not take part", "trained", "refused"]
+
+
+def client_table(run: Run) -> Html:
+    """One row per client: last metrics, items, times trained and refused, bytes sent."""
+    clients = run.clients
+    if not clients:
+        return el("p", "No client has been seen yet.", class_="empty")
+    last = _last_metrics(run)
+    metrics = list(dict.fromkeys(name for values in last.values() for name in values if name != "n"))
+    trained = Counter(name for record in run.train.values() for name in set(record["clients"]))
+    refused = Counter(record["client"] for record in run.refused)
+    sent = run.ledger.client_bytes if run.ledger else {}
+    items = {name: sum(counts) for name, counts in run.partition.get("train", {}).items()}
+    tops = {name: max((abs(finite(v.get(name)) or 0.0) for v in last.values()), default=0.0) for name in metrics}
+
+    rows: list[list[object]] = []
+    for name in clients[:MOST_ROWS]:
+        values = last.get(name, {})
+        row: list[object] = [
+            el("th", short(name), scope="row", title=name if len(name) > 60 else None, data_v=name[:99])
+        ]
+        row += [_bar(finite(values.get(metric)), tops[metric]) for metric in metrics]
+        row += [_plain(finite(values.get("n"))), _plain(items.get(name)), trained[name]]
+        row.append(
+            el(
+                "td",
+                number(refused[name]),
+                class_="num alert" if refused[name] else "num",
+                data_v=refused[name],
+            )
+        )
+        row.append(quantity(sent.get(name), size(sent.get(name))))
+        rows.append(row)
+    head: list[object] = [
+        "client",
+        *metrics,
+        "tested on",
+        "trains on",
+        "times trained",
+        "times refused",
+        "bytes sent",
+    ]
+    hidden = len(clients) - len(rows)
+    return el(
+        "div",
+        table(head, rows, caption="Clients, with their last metrics", class_="sortable"),
+        el("p", f"{hidden} more clients are not listed, to keep this page small.", class_="hint") if hidden else None,
+    )
+
+
+def participation(run: Run) -> Html | None:
+    """Clients by rounds: who trained, whose update was refused."""
+    clients, rounds = run.clients[:MOST_ROWS], sorted({*run.train, *(r["round"] for r in run.refused)})
+    if not clients or not rounds or not any(record["clients"] for record in run.train.values()):
+        return None
+    row = {name: i for i, name in enumerate(clients)}
+    column = {r: i for i, r in enumerate(rounds)}
+    cells = np.zeros((len(clients), len(rounds)), dtype=np.int64)
+    for r, record in run.train.items():
+        for name in record["clients"]:
+            if name in row:
+                cells[row[name], column[r]] = 1
+    for record in run.refused:
+        if record["client"] in row:
+            cells[row[record["client"]], column[record["round"]]] = 2
+    return states("Who took part, round by round", clients, [f"round {r}" for r in rounds], cells, WORDS)
+
+
+def partition(run: Run) -> Html:
+    """How the data lies: items per client and class."""
+    train, test = (run.partition.get(side, {}) for side in ("train", "test"))
+    if not train and not test:
+        return el("p", "The partition was not recorded.", class_="empty")
+    clients = [name for name in run.clients if name in train or name in test]
+    width = max(len(counts) for side in (train, test) for counts in side.values())
+    classes = run.partition["classes"][:width]
+    classes += [f"class {k}" for k in range(len(classes), width)]
+    sides = [(name, _matrix(side, clients, width)) for name, side in (("training", train), ("test", test)) if side]
+    if not width:
+        return el("p", "The partition was recorded without classes.", class_="empty")
+    maps = [heat_map(f"{name.capitalize()} items by client and class", clients, classes, m) for name, m in sides]
+    more = el("details", el("summary", "The same for the test items"), maps[1]) if len(maps) > 1 else None
+    return el("div", el("p", _spread(*sides[0]), class_="lead"), maps[0], more)
+
+
+def _last_metrics(run: Run) -> dict[str, Record]:
+    last: dict[str, Record] = {}
+    for r in sorted(run.test):
+        for name, values in run.test[r]["clients"].items():
+            last[name] = {str(k): v for k, v in values.items()}
+    return last
+
+
+def _bar(value: float | None, top: float) -> Html:
+    share = max(0.0, value / top) if value is not None and top else 0.0
+    return quantity(value, score(value), style=f"--share:{share:.0%}" if share else None)
+
+
+def _plain(value: float | None) -> Html:
+    return quantity(value, number(value))
+
+
+def _matrix(side: dict[str, list[int]], clients: list[str], width: int) -> np.ndarray:
+    rows = [(counts := side.get(name, [])) + [0] * (width - len(counts)) for name in clients]
+    return np.array(rows, dtype=np.int64).reshape(len(clients), width)
+
+
+def _spread(name: str, counts: np.ndarray) -> str:
+    """The partition in a sentence."""
+    held, kinds = counts.sum(axis=1), (counts > 0).sum(axis=1)
+    total = f"{count(len(counts), 'client')}, {int(held.sum()):,} {name} items, {counts.shape[1]:,} classes. "
+    each = f"A client holds {held.min():,} to {held.max():,} items (median {number(float(np.median(held)))})"
+    return f"{total}{each} of {kinds.min()} to {kinds.max()} classes."

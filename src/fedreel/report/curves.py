@@ -1,0 +1,119 @@
+"""The curves of a run: every test metric and training number by round, and what each round cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from fedreel.report.charts import THIN_LINES, Chart, Line, bar_chart, line_chart
+from fedreel.report.markup import Html, el, finite, natural
+from fedreel.report.read import Run
+
+MOST_CHARTS = 24
+COSTS = {"round", "seconds", "bytes_up", "bytes_down", "ordered", "answered"}
+
+
+def curves(run: Run) -> Html:
+    """One chart per quantity; training and test share a chart where they share a name."""
+    charts = _charts(run)
+    if not charts:
+        return el("p", "No round has been recorded yet.", class_="empty")
+    left = [chart.title for chart in charts[MOST_CHARTS:]]
+    return el(
+        "div",
+        [line_chart(chart, wide=i == 0) for i, chart in enumerate(charts[:MOST_CHARTS])],
+        el("p", "Not drawn, to keep this page small: " + ", ".join(left), class_="hint") if left else None,
+        class_="charts",
+    )
+
+
+def costs(run: Run) -> Html:
+    """Bytes, seconds and missing answers per round, as bars."""
+    rounds = sorted(run.train)
+    figures = []
+    traffic = [(name, _numbers(run, rounds, key)) for name, key in (("up", "bytes_up"), ("down", "bytes_down"))]
+    if any(any(y) for _, y in traffic):
+        figures.append(bar_chart("Bytes per round", rounds, traffic, "bytes"))
+    timed = sorted({*run.train, *run.test})
+    seconds = [("training", _numbers(run, timed, "seconds"))]
+    testing = [finite(run.test.get(r, {}).get("seconds")) or 0.0 for r in timed]
+    seconds += [("testing", testing)] if any(testing) else []
+    if any(any(y) for _, y in seconds):
+        figures.append(bar_chart("Seconds per round", timed, seconds, "s"))
+    answered, ordered = (_numbers(run, rounds, key) for key in ("answered", "ordered"))
+    missing = [max(0.0, o - a) for o, a in zip(ordered, answered)]
+    if any(missing):
+        figures.append(bar_chart("Answers per round", rounds, [("answered", answered), ("missing", missing)]))
+    if not figures:
+        return el("p", "No bytes or seconds were recorded.", class_="empty")
+    return el("div", figures, class_="charts even")
+
+
+def _charts(run: Run) -> list[Chart]:
+    rounds = sorted(run.test)
+    names: dict[str, None] = dict.fromkeys([run.headline] if run.headline else [])
+    for r in rounds:
+        names.update(dict.fromkeys(run.test[r]["metrics"]))
+        for values in run.test[r]["clients"].values():
+            names.update(dict.fromkeys(str(name) for name in values if name != "n"))
+    training = _training_numbers(run)
+    names.update(dict.fromkeys(training))
+    charts = []
+    for name in names:
+        lines = []
+        tested = [r for r in rounds if name in run.test[r]["metrics"]]
+        if tested:
+            lines.append(Line("test", tested, [finite(run.test[r]["metrics"][name]) for r in tested]))
+        if name in training:
+            lines.append(training[name])
+        thin, band, clients = _by_client(run, rounds, name)
+        if lines or thin:
+            charts.append(Chart(name, lines, thin, clients, band))
+    return charts
+
+
+def _training_numbers(run: Run) -> dict[str, Line]:
+    """Numbers that most training rounds carry. A value that is no finite number stays as a hole."""
+    rounds = sorted(run.train)
+    seen = Counter(
+        key
+        for r in rounds
+        for key, value in run.train[r].items()
+        if key not in COSTS and isinstance(value, (int, float)) and not isinstance(value, bool)
+    )
+    return {
+        key: Line("training", having, [finite(run.train[r][key]) for r in having])
+        for key, n in seen.items()
+        if 2 * n > len(rounds) and (having := [r for r in rounds if key in run.train[r]])
+    }
+
+
+def _by_client(
+    run: Run, rounds: list[int], name: str
+) -> tuple[list[Line], tuple[list[int], list[float], list[float]] | None, int]:
+    """The clients' own lines; where they are too many, an even choice of them and a band over all."""
+    series: dict[str, tuple[list[int], list[float | None]]] = {}
+    for r in rounds:
+        for client, values in run.test[r]["clients"].items():
+            if name in values:
+                x, y = series.setdefault(client, ([], []))
+                x.append(r)
+                y.append(finite(values[name]))
+    lines = [Line(client, *series[client]) for client in sorted(series, key=natural)]
+    if len(lines) <= THIN_LINES:
+        return lines, None, len(lines)
+    ranked = sorted(lines, key=lambda line: (line.y[-1] is None, line.y[-1] or 0.0))
+    chosen = [ranked[i] for i in np.linspace(0, len(ranked) - 1, THIN_LINES).round().astype(int)]
+    at: dict[int, list[float]] = {}
+    for line in lines:
+        for r, value in zip(line.x, line.y):
+            if value is not None:
+                at.setdefault(r, []).append(value)
+    xs = sorted(at)
+    lows, highs = ([float(np.quantile(at[r], q)) for r in xs] for q in (0.1, 0.9))
+    return chosen, ((xs, lows, highs) if xs else None), len(lines)
+
+
+def _numbers(run: Run, rounds: list[int], key: str) -> list[float]:
+    return [max(0.0, finite(run.train.get(r, {}).get(key)) or 0.0) for r in rounds]

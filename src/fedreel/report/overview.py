@@ -1,0 +1,99 @@
+"""The top of the report: what ran, how it ended, and the numbers one asks for first."""
+
+from __future__ import annotations
+
+import math
+
+from fedreel.report.charts import sparkline
+from fedreel.report.markup import (
+    Html,
+    count,
+    duration,
+    el,
+    finite,
+    lower_is_better,
+    number,
+    score,
+    size,
+    system_title,
+)
+from fedreel.report.read import Run
+
+
+def header(run: Run) -> Html:
+    """Name, facts, badge, and the headline metric with its curve."""
+    badge = (
+        el("span", "complete", class_="badge good") if run.complete else el("span", "incomplete", class_="badge bad")
+    )
+    device = run.label("device")
+    facts = [
+        ("method", run.label("method")),
+        ("task", run.label("task")),
+        ("engine", run.label("engine") + (f" on {device}" if device else "")),
+        ("seed", run.label("seed")),
+        ("last written", run.when),
+        ("directory", run.path.resolve().name),
+    ]
+    shown = [el("div", el("dt", name), el("dd", value)) for name, value in facts if value]
+    title = el(
+        "div",
+        el("p", "fedreel run report ", badge, class_="eyebrow"),
+        el("h1", system_title(run.label("system") or run.label("method") or "Unnamed run")),
+        el("dl", shown, class_="facts"),
+    )
+    return el("header", title, _headline(run))
+
+
+def problems(run: Run) -> Html | None:
+    """One plain line per missing or damaged file."""
+    if not run.problems:
+        return None
+    return el("ul", [el("li", text) for text in run.problems], class_="problems")
+
+
+def tiles(run: Run) -> Html:
+    """Key numbers."""
+    wall = run.total("wall_seconds", "seconds")
+    clients = finite(run.summary.get("clients"))
+    refused = run.summary.get("refused")
+    dropped = len(run.refused) or sum(
+        int(finite(n) or 0) for n in (refused.values() if isinstance(refused, dict) else ())
+    )
+    known = run.has_metrics or bool(run.summary)
+    shown = [
+        ("rounds", number(run.rounds)),
+        ("clients", number(clients if clients is not None else len(run.clients))),
+        ("wall time", duration(wall)),
+        ("per round", duration(wall / run.rounds if wall is not None and run.rounds else None)),
+        ("sent up", size(run.total("bytes_up", "bytes_up"))),
+        ("sent down", size(run.total("bytes_down", "bytes_down"))),
+        ("parameters", number(finite(run.summary.get("parameters")))),
+        ("updates refused", number(dropped) if known else "–"),
+    ]
+    shown += [(name, score(value) if value is not None else "not finite") for name, value in run.metrics.items()]
+    lines = math.ceil(len(shown) / 8)
+    tiles = [el("div", el("dt", name), el("dd", value)) for name, value in shown]
+    return el("dl", tiles, class_="tiles", style=f"--columns:{math.ceil(len(shown) / lines)}")
+
+
+def _headline(run: Run) -> Html | None:
+    name = run.headline
+    if not name:
+        return None
+    curve = run.curve(name)
+    known = [value for value in curve if value is not None]
+    value = run.metrics[name]
+    said = []
+    if known:
+        best = (min if lower_is_better(name) else max)(known)
+        measured = [r for r in sorted(run.test) if name in run.test[r]["metrics"]]
+        said.append(f"best {score(best)} in round {measured[curve.index(best)]}")
+        said.append(count(len(curve), "test"))
+    return el(
+        "div",
+        el("p", name, class_="name"),
+        el("p", score(value) if value is not None else "not finite", class_="value"),
+        sparkline(curve, f"{name} over the tests") if len(known) > 1 else None,
+        el("p", ", ".join(said), class_="hint") if said else None,
+        class_="headline",
+    )

@@ -1,0 +1,93 @@
+"""The report of one run, built from its directory alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from fedreel.report.clients import client_table, participation, partition
+from fedreel.report.curves import costs, curves
+from fedreel.report.departures import departures, refusals
+from fedreel.report.markup import Html, el, escape, join, short, system_title, table
+from fedreel.report.overview import header, problems, tiles
+from fedreel.report.read import Run, read_run
+from fedreel.report.shell import document, save, section
+
+MOST_ROWS, MOST_RECIPE = 200, 100_000
+
+
+def write(run: Path) -> Path:
+    """Build `run`/report.html. Works at any moment of a run: what is missing is said in the page."""
+    found = read_run(Path(run))
+    sections = [
+        ("curves", "Curves", curves(found), "Hover, or focus and use the arrow keys, for values."),
+        ("clients", "Clients", [client_table(found), participation(found)], "Click a heading to sort."),
+        ("partition", "How the data lies", partition(found), None),
+        ("costs", "What each round cost", costs(found), None),
+        ("refused", "What was refused", refusals(found), None),
+        ("departures", "What left the clients", departures(found), None),
+        ("notes", "Notes", _notes(found), None),
+        ("others", "Other records", _others(found), None),
+        ("recipe", "Recipe", _recipe(found), None),
+    ]
+    shown = [part for part in sections if part[2] is not None]
+    nav = el("nav", [el("a", title, href=f"#{anchor}") for anchor, title, _, _ in shown], aria_label="Sections")
+    body = el(
+        "main",
+        problems(found),
+        tiles(found),
+        [section(anchor, title, content, lead=lead) for anchor, title, content, lead in shown],
+    )
+    name = system_title(found.label("system") or "run")
+    title = f"{short(name)}, seed {found.label('seed') or '?'}: fedreel report"
+    html = document(title, header(found), nav, body, version=str(found.summary.get("fedreel") or ""))
+    return save(found.path / "report.html", html)
+
+
+def _notes(run: Run) -> Html:
+    if not run.notes:
+        return el("p", "No notes were written.", class_="empty")
+    items = [el("li", el("span", f"round {n['round']}", class_="round"), short(n["text"], 2000)) for n in run.notes]
+    hidden = len(items) - MOST_ROWS
+    more = el("p", f"{hidden} more notes are in metrics.jsonl.", class_="hint") if hidden > 0 else None
+    return el("div", el("ul", items[:MOST_ROWS], class_="notes"), more)
+
+
+def _others(run: Run) -> Html | None:
+    """Records of phases this page does not know, as they are."""
+    if not run.others:
+        return None
+    rows: list[list[object]] = []
+    for record in run.others[:MOST_ROWS]:
+        rest = {key: value for key, value in record.items() if key not in ("round", "phase")}
+        rows.append(
+            [
+                str(record["round"]),
+                short(record["phase"]),
+                el("code", short(json.dumps(rest, ensure_ascii=False), 400)),
+            ]
+        )
+    hidden = len(run.others) - len(rows)
+    more = el("p", f"{hidden} more records are in metrics.jsonl.", class_="hint") if hidden else None
+    listed = table(["round", "phase", "content"], rows, caption="Records of other phases", class_="sortable")
+    return el("div", listed, more)
+
+
+def _recipe(run: Run) -> Html:
+    if not run.recipe_text:
+        return el("p", "recipe.toml is missing.", class_="empty")
+    lines = run.recipe_text[:MOST_RECIPE].splitlines()
+    cut = el("p", "The recipe is cut here; recipe.toml has all of it.", class_="hint")
+    shown = el("pre", el("code", Html("\n".join(map(_coloured, lines)))), tabindex=0)
+    return el("div", shown, cut if len(run.recipe_text) > MOST_RECIPE else None)
+
+
+def _coloured(line: str) -> str:
+    """One line of TOML: section names, keys and comments told apart."""
+    if line.startswith("#"):
+        return el("i", line)
+    if re.fullmatch(r"\[.*\]\s*", line):
+        return el("b", line)
+    key = re.match(r"""[\w."'-]+(?=\s*=)""", line)
+    return join([el("span", key.group()), line[key.end() :]]) if key else escape(line)

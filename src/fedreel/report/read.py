@@ -1,0 +1,259 @@
+"""A run directory read into memory: whatever is there, with a plain sentence for whatever is not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from fedreel.errors import RunError
+from fedreel.report.markup import finite, lower_is_better, natural
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Record = dict[str, Any]
+
+
+@dataclass
+class Flow:
+    """Departures added up: how many, how much, from whom, and what they carried."""
+
+    count: int = 0
+    bytes: float = 0.0
+    clients: set[str] = field(default_factory=set)
+    numbers: set[str] = field(default_factory=set)
+    layouts: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Ledger:
+    """What left the clients, in totals (a ledger can be far larger than memory)."""
+
+    layouts: dict[str, list[list[Any]]] = field(default_factory=dict)
+    purposes: dict[str, Flow] = field(default_factory=dict)
+    by_layout: dict[str, Flow] = field(default_factory=dict)
+    client_bytes: Counter[str] = field(default_factory=Counter)
+    last: float | None = None
+
+
+@dataclass
+class Run:
+    """One run as its directory tells it. `problems` are sentences for the reader."""
+
+    path: Path
+    recipe_text: str = ""
+    recipe: Record = field(default_factory=dict)
+    summary: Record = field(default_factory=dict)
+    partition: Record = field(default_factory=dict)
+    train: dict[int, Record] = field(default_factory=dict)
+    test: dict[int, Record] = field(default_factory=dict)
+    refused: list[Record] = field(default_factory=list)
+    notes: list[Record] = field(default_factory=list)
+    others: list[Record] = field(default_factory=list)
+    ledger: Ledger | None = None
+    has_metrics: bool = False
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        return self.summary.get("complete") is True
+
+    def label(self, name: str) -> str:
+        """A field of the summary, else of the recipe (where a section's `name` stands for it), else ''."""
+        for source in (self.summary, self.recipe):
+            value = source.get(name)
+            value = value.get("name") if isinstance(value, dict) else value
+            if value not in (None, ""):
+                return str(value)
+        return ""
+
+    def total(self, name: str, per_round: str = "") -> float | None:
+        """A number of the summary, else the sum over the rounds so far."""
+        value = finite(self.summary.get(name))
+        if value is not None or not per_round:
+            return value
+        parts = [finite(r.get(per_round)) for r in (*self.train.values(), *self.test.values())]
+        known = [part for part in parts if part is not None]
+        return sum(known) if known else None
+
+    @property
+    def rounds(self) -> int:
+        return max([int(finite(self.summary.get("rounds")) or 0), *self.train, *self.test])
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """The final metrics, or those of the last test; a value that is not finite is None."""
+        found = self.summary.get("metrics")
+        if not (isinstance(found, dict) and found):
+            found = self.test[max(self.test)]["metrics"] if self.test else {}
+        return {str(name): finite(value) for name, value in found.items()}
+
+    @property
+    def headline(self) -> str:
+        """The metric to show first: the first one that is not a loss."""
+        names = list(self.metrics)
+        return next((name for name in names if not lower_is_better(name)), names[0] if names else "")
+
+    def curve(self, metric: str) -> list[float | None]:
+        """A test metric over the rounds in which it was measured."""
+        records = (self.test[r]["metrics"] for r in sorted(self.test))
+        return [finite(record[metric]) for record in records if metric in record]
+
+    @property
+    def clients(self) -> list[str]:
+        """Everyone this directory mentions, in natural order."""
+        names: set[str] = {*self.partition.get("train", {}), *self.partition.get("test", {})}
+        for record in (*self.train.values(), *self.test.values()):
+            names.update(record["clients"])
+        names.update(record["client"] for record in self.refused)
+        names.update(self.ledger.client_bytes if self.ledger else ())
+        return sorted(names, key=natural)
+
+    @property
+    def when(self) -> str:
+        """When the last thing happened: by the ledger's clock, else by the files' dates."""
+        moment = self.ledger.last if self.ledger else None
+        if moment is None:
+            paths = [self.path / name for name in ("summary.json", "metrics.jsonl", "recipe.toml")]
+            moment = next((path.stat().st_mtime for path in paths if path.is_file()), None)
+        if moment is None:
+            return ""
+        try:
+            return f"{datetime.fromtimestamp(moment, timezone.utc):%Y-%m-%d %H:%M} UTC"
+        except (OverflowError, OSError, ValueError):
+            return ""
+
+
+def read_run(path: Path) -> Run:
+    """Read a run directory, finished or not."""
+    run = read_settings(path)
+    run.has_metrics = _each_line(run, "metrics.jsonl", lambda record: _add_metrics(run, record))
+    ledger = Ledger()
+    if _each_line(run, "ledger.jsonl", lambda record: _add_ledger(ledger, record)):
+        run.ledger = ledger
+    return run
+
+
+def read_settings(path: Path) -> Run:
+    """Only what was asked for and how it ended: the recipe and the summary."""
+    if not path.is_dir():
+        raise RunError(
+            "this is not a run directory",
+            expected="a directory as `fedreel run` writes it",
+            found="a file" if path.exists() else "nothing",
+            where=str(path),
+        )
+    run = Run(path)
+    _read_recipe(run)
+    _read_summary(run)
+    return run
+
+
+def _read_recipe(run: Run) -> None:
+    try:
+        run.recipe_text = (run.path / "recipe.toml").read_text("utf-8", errors="replace")
+        run.recipe = tomllib.loads(run.recipe_text)
+    except OSError:
+        run.problems.append("recipe.toml is missing: what was asked for is not known.")
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        run.problems.append(f"recipe.toml is not valid TOML ({error}); it is shown as it is.")
+
+
+def _read_summary(run: Run) -> None:
+    try:
+        summary = json.loads((run.path / "summary.json").read_text("utf-8", errors="replace"))
+        if not isinstance(summary, dict):
+            raise ValueError("not an object")
+        run.summary = summary
+    except OSError:
+        run.problems.append(
+            "summary.json is missing: the run has not finished. Totals are sums over the rounds so far."
+        )
+    except (ValueError, RecursionError) as error:
+        run.problems.append(f"summary.json cannot be read ({error}). Totals are sums over the rounds so far.")
+
+
+def _each_line(run: Run, name: str, add: Callable[[Record], None]) -> bool:
+    """Hand every record of a JSON-lines file to `add`; lines that are none are counted and reported."""
+    bad: list[int] = []
+    n, line = 0, ""
+    try:
+        with (run.path / name).open(encoding="utf-8", errors="replace") as file:
+            for n, line in enumerate(file, 1):
+                if line.strip():
+                    try:
+                        add(json.loads(line))
+                    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                        bad.append(n)
+    except OSError:
+        run.problems.append(f"{name} is missing.")
+        return False
+    if bad and bad[-1] == n and not line.endswith("\n"):
+        bad.pop()
+        run.problems.append(f"{name}: the last line is torn (the run was writing it) and left out.")
+    if bad:
+        where = ", ".join(map(str, bad[:8])) + (", …" if len(bad) > 8 else "")
+        run.problems.append(f"{name}: {len(bad)} unreadable line(s) left out (line {where}).")
+    return True
+
+
+def _add_metrics(run: Run, record: Record) -> None:
+    """File one record under its phase. After a resume a round may be there twice: the later one counts."""
+    phase, round_ = record["phase"], int(record["round"])
+    if phase == "partition":
+        sides = {side: _counts(record.get(side) or {}) for side in ("train", "test")}
+        run.partition = {"classes": [str(c) for c in record.get("classes") or []], **sides}
+    elif phase == "train":
+        run.train[round_] = {**record, "clients": _names(record.get("clients") or [])}
+    elif phase == "test":
+        clients = {str(name): dict(values) for name, values in (record.get("clients") or {}).items()}
+        merged = run.test.setdefault(round_, {"metrics": {}, "clients": {}})
+        merged["metrics"].update({str(k): v for k, v in (record.get("metrics") or {}).items()})
+        merged["clients"].update(clients)
+        merged["seconds"] = record.get("seconds")
+    elif phase == "refused":
+        words = {key: str(record.get(key) or "") for key in ("client", "reason", "detail")}
+        run.refused.append({"round": round_, **words})
+    elif phase == "note":
+        run.notes.append({"round": round_, "text": str(record["text"])})
+    else:
+        run.others.append({**record, "phase": str(phase), "round": round_})
+
+
+def _names(clients: Iterable[object]) -> list[str]:
+    return [str(name) for name in clients]
+
+
+def _counts(side: Record) -> dict[str, list[int]]:
+    return {str(name): [int(min(max(finite(c) or 0, 0), 1e12)) for c in counts] for name, counts in side.items()}
+
+
+def _add_ledger(ledger: Ledger, record: Record) -> None:
+    if record["kind"] == "layout":
+        ledger.layouts[str(record["id"])] = [list(tensor) for tensor in record["tensors"]]
+        return
+    if record["kind"] != "departure":
+        return
+    client, layout = str(record["client"]), str(record.get("layout") or "")
+    amount = finite(record.get("bytes")) or 0.0
+    numbers = [str(name) for name in record.get("numbers") or {}]
+    flows = [ledger.purposes.setdefault(str(record.get("purpose") or "unnamed"), Flow())]
+    flows += [ledger.by_layout.setdefault(layout, Flow())] if layout else []
+    for flow in flows:
+        flow.count += 1
+        flow.bytes += amount
+        flow.clients.add(client)
+        flow.numbers.update(numbers)
+        flow.layouts.update([layout] if layout else [])
+    ledger.client_bytes[client] += round(amount)
+    moment = finite(record.get("time"))
+    if moment is not None:
+        ledger.last = max(moment, ledger.last or moment)

@@ -1,0 +1,96 @@
+"""Reproduction: a table is data (the sweep, the printed numbers, the metrics); the harness runs it, resumably."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..config import load_recipe
+from ..core.files import write_atomic
+from ..errors import RecipeError, nearest
+from ..report import write_table
+from .spec import Row, Scale, Table
+
+SYSTEMS = {"recognition": "fedreel.reproduce.recognition"}
+
+
+def reproduce(
+    system: str, table: str, *, scale: str = "smoke", data: Path | None = None, out: Path, device: str = "auto"
+) -> dict[str, Any]:
+    """Run every cell (row x seed) that is not finished yet, and write table.json and table.html after each."""
+    spec = find_table(system, table)
+    if scale not in spec.scales:
+        raise RecipeError(f"'{system} {table}' has no scale '{scale}'", hint=nearest(scale, spec.scales))
+    size = spec.scales[scale]
+    out.mkdir(parents=True, exist_ok=True)
+    content: dict[str, Any] = {}
+    for number, row in enumerate(spec.rows, 1):
+        for seed in size.seeds:
+            print(f"[{number}/{len(spec.rows)}] {row.name}, seed {seed}", file=sys.stderr, flush=True)
+            _run_cell(spec, size, row, seed, data, out, device)
+            content = _collect(spec, size, system, table, scale, out)
+            write_atomic(out / "table.json", json.dumps(content, indent=1) + "\n")
+            write_table(out / "table.html", content)
+    return content
+
+
+def find_table(system: str, table: str) -> Table:
+    if system not in SYSTEMS:
+        raise RecipeError(f"there is no system '{system}' to reproduce", hint=nearest(system, SYSTEMS))
+    tables: dict[str, Table] = importlib.import_module(SYSTEMS[system]).TABLES
+    if table not in tables:
+        raise RecipeError(f"'{system}' has no '{table}'", hint=nearest(table, tables))
+    return tables[table]
+
+
+def _run_cell(spec: Table, size: Scale, row: Row, seed: int, data: Path | None, out: Path, device: str) -> None:
+    from ..api import run
+
+    settings = {**spec.settings, **size.settings, **row.settings}
+    if data is not None:
+        settings["data.source"] = str(data.resolve())
+    folder = _cell_folder(out, row, seed)
+    started = (folder / "recipe.toml").exists()
+    run(size.recipe, folder, set=settings, seed=seed, device=device, resume=started, quiet=False)
+
+
+def _collect(spec: Table, size: Scale, system: str, table: str, scale: str, out: Path) -> dict[str, Any]:
+    rows = []
+    for row in spec.rows:
+        found = [_summary(_cell_folder(out, row, seed)) for seed in size.seeds]
+        done = [s["metrics"] for s in found if s]
+        if done:
+            metrics = {m: _mean_sd([d[m] for d in done if m in d], spec.factor) for m in spec.metrics}
+            rows.append({"method": row.name, "setting": row.setting, "metrics": metrics, "paper": dict(row.paper)})
+    example = load_recipe(size.recipe)
+    notes = [*spec.notes, f"recipe {size.recipe}, seeds {', '.join(map(str, size.seeds))}, task {example.task['name']}"]
+    return {"system": system, "table": table, "scale": scale, "rows": rows, "notes": notes}
+
+
+def _mean_sd(values: list[float], factor: float) -> dict[str, float | int | None]:
+    """Mean and sample sd; the sd of a single run is unknown, not zero."""
+    n = len(values)
+    if not n:
+        return {"mean": None, "sd": None, "n": 0}
+    mean = sum(values) / n
+    sd = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1)) * factor if n > 1 else None
+    return {"mean": mean * factor, "sd": sd, "n": n}
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    try:
+        return json.loads((folder / "summary.json").read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _cell_folder(out: Path, row: Row, seed: int) -> Path:
+    """Named after what is run, so that a changed row is run anew beside the old."""
+    mark = hashlib.sha256(json.dumps([row.name, row.settings], sort_keys=True, default=list).encode()).hexdigest()[:8]
+    slug = "".join(c if c.isalnum() else "-" for c in row.name.lower())
+    return out / "cells" / f"{slug}-{mark}-seed{seed}"

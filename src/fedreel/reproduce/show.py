@@ -1,0 +1,30 @@
+"""A reproduced table for the terminal: ours as mean ± sd (n), the paper's number beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def columns_and_rows(table: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    metrics = list(dict.fromkeys(m for row in table["rows"] for m in row["metrics"]))
+    printed = {m for m in metrics if any(m in row["paper"] for row in table["rows"])}
+    settings = list(dict.fromkeys(s for row in table["rows"] for s in row["setting"]))
+    columns = ["method", *settings]
+    for m in metrics:
+        columns += [m, f"{m} (paper)"] if m in printed else [m]
+    rows = []
+    for row in table["rows"]:
+        cells = [row["method"], *(str(row["setting"].get(s, "")) for s in settings)]
+        for m in metrics:
+            cells.append(_ours(row["metrics"].get(m)))
+            if m in printed:
+                cells.append(str(row["paper"].get(m, "")))
+        rows.append(cells)
+    return columns, rows
+
+
+def _ours(cell: dict[str, Any] | None) -> str:
+    if not cell or cell["mean"] is None:
+        return "-"
+    sd = f" ± {cell['sd']:.2f}" if cell["sd"] is not None else ""
+    return f"{cell['mean']:.2f}{sd} (n={cell['n']})"

@@ -1,0 +1,84 @@
+"""Video action recognition: a clip in, a class out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..config import DataConfig
+from ..core.task import Examples, Outputs, Population, Task
+from ..data.clips import ClipPopulation, open_clips
+from ..errors import DataError
+from ..models.classifier import Classifier
+from ..models.r3d import R3D
+
+_MEAN, _STD = 0.45, 0.225  # of Kinetics, as torchvision's video models use them (rounded to one value)
+
+
+@dataclass(frozen=True)
+class Recognition(Task):
+    """R3D on `frames` evenly spaced frames of `size` pixels. The paper setting is width 64, two blocks a stage, 16
+    frames of 112 pixels (recipe recognition-r3d18)."""
+
+    sends: ClassVar = {"frames": "count"}
+
+    classes: int = 8
+    width: int = 8
+    blocks: tuple[int, int, int, int] = (1, 1, 1, 1)
+    bn_eps: float = 1e-5
+    frames: int = 8
+    size: int = 32
+    dropout: float = 0.0
+    projection: int = 0  # > 0: two layers of this output before the classifier, where MOON contrasts
+    shift: int = 0  # augmentation: shift clips by up to so many pixels
+
+    def model(self) -> nn.Module:
+        backbone = R3D(width=self.width, blocks=self.blocks, bn_eps=self.bn_eps)
+        return Classifier(backbone, self.classes, dropout=self.dropout, projection=self.projection)
+
+    def population(self, data: DataConfig, seed: int) -> Population:
+        population = ClipPopulation(open_clips(data, (self.size, self.size)), data, self.frames, seed)
+        if len(population.classes) != self.classes:
+            raise DataError(
+                "the data have another number of classes than the task",
+                expected=f"{self.classes}",
+                found=f"{len(population.classes)}: {', '.join(population.classes[:12])}",
+                where=data.source,
+                hint=f"set task.classes={len(population.classes)}",
+            )
+        return population
+
+    def augment(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        clips, labels = batch
+        if not self.shift:
+            return batch
+        dy, dx = (torch.randint(-self.shift, self.shift + 1, (len(clips), 1), device=clips.device) for _ in range(2))
+        pixels = torch.arange(clips.shape[2], device=clips.device)
+        rows = (pixels + dy).clamp(0, clips.shape[2] - 1)[:, None, :, None]
+        columns = (pixels[: clips.shape[3]] + dx).clamp(0, clips.shape[3] - 1)[:, None, None, :]
+        which = torch.arange(len(clips), device=clips.device)[:, None, None, None]
+        times = torch.arange(clips.shape[1], device=clips.device)[None, :, None, None]
+        return clips[which, times, rows, columns], labels
+
+    def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
+        x = (batch[0].permute(0, 4, 1, 2, 3).float() / 255 - _MEAN) / _STD
+        return Outputs(*model.features_and_logits(x))  # type: ignore[operator]
+
+    def loss(self, outputs: Outputs, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(outputs.logits, batch[1])
+
+    def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
+        right = loss = n = 0.0
+        for batch in examples.batches(batch_size):
+            logits = self.forward(model, batch).logits
+            right += float((logits.argmax(1) == batch[1]).sum())
+            loss += float(F.cross_entropy(logits, batch[1], reduction="sum"))
+            n += len(batch[1])
+        return {"top1": right / n, "loss": loss / n, "n": n} if n else {"n": 0.0}
+
+    def card(self) -> dict[str, Any]:
+        return {"input": {"frames": self.frames, "size": self.size, "mean": _MEAN, "std": _STD, "channels": "RGB"}}

@@ -1,0 +1,294 @@
+"""Shards: the frames of the videos, exactly, whoever decoded them and however often it was interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedreel.data import shards as module
+from fedreel.data import video
+from fedreel.data.lists import Clip, find
+from fedreel.data.shards import Shards, build, in_processes, spaced
+from fedreel.errors import DataError
+
+DATA = Path(os.environ.get("FEDREEL_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+
+def world(root: Path, count: int = 10) -> list[Clip]:
+    """`count` small clips of different lengths and brightness, two owners, two classes."""
+    for number in range(count):
+        length = 3 + number % 20
+        frames = np.full((length, 16, 24, 3), 20 * number % 250, np.uint8)
+        frames[np.arange(length), :, np.arange(length)] = 250
+        video.write(root / f"o{number % 2}" / f"c{number // 2 % 2}" / f"{number:02d}.mp4", frames, 8)
+    return find(root)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.name != ".lock"}
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CLIPS_PER_PART", 3)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_shards_hold_the_frames_of_the_videos(tmp_path: Path) -> None:
+    clips = world(tmp_path / "in")
+    shards = build(clips, tmp_path / "in", tmp_path / "out", size=(8, 12), workers=1)
+    assert len(shards) == 10
+    assert [(c.path, c.label, c.owner) for c in shards.clips] == [(c.path, c.label, c.owner) for c in clips]
+    assert shards.labels == ["c0", "c1"]
+    assert shards.owners == ["o0", "o1"]
+    for i, clip in enumerate(clips):
+        frames, fps = video.read(tmp_path / "in" / clip.path, size=(8, 12))
+        assert np.array_equal(shards.clip(i), frames)
+        assert shards.clips[i].fps == fps == 8
+    assert sorted(files(tmp_path / "out")) == ["index.json", *(f"part-{n:05d}.u8" for n in range(4))]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_the_worker_count_changes_nothing(tmp_path: Path) -> None:
+    clips = world(tmp_path / "in")
+    (tmp_path / "in" / "o0" / "c0" / "zz.mp4").write_bytes(b"junk")
+    clips = find(tmp_path / "in")
+    for workers in (1, 3):
+        build(clips, tmp_path / "in", tmp_path / f"out{workers}", size=(8, 8), workers=workers)
+    assert files(tmp_path / "out1") == files(tmp_path / "out3")
+
+
+def test_views_are_read_only_and_not_copies(tmp_path: Path) -> None:
+    shards = build(world(tmp_path / "in", 2), tmp_path / "in", tmp_path / "out")
+    assert not shards.clip(1).flags.writeable
+    assert np.shares_memory(shards.clip(1), shards.clip(1))
+    assert np.shares_memory(shards.window(1, 0, 2), shards.clip(1))
+
+
+def test_windows_loop(tmp_path: Path) -> None:
+    clips = [c for c in world(tmp_path / "in", 3) if c.path.endswith("02.mp4")]
+    shards = build(clips, tmp_path / "in", tmp_path / "out")
+    clip = shards.clip(0)
+    assert len(clip) == 5
+    for start, frames, stride in [(0, 5, 1), (1, 2, 2), (1, 3, 2), (3, 4, 1), (4, 7, 3), (-1, 3, 1), (4, 3, -2)]:
+        places = [(start + k * stride) % 5 for k in range(frames)]
+        assert np.array_equal(shards.window(0, start, frames, stride), clip[places]), (start, frames, stride)
+
+
+def test_stack_takes_evenly_spaced_frames(tmp_path: Path) -> None:
+    assert spaced(8, 4).tolist() == [1, 3, 5, 7]
+    assert spaced(9, 3).tolist() == [1, 4, 7]
+    assert spaced(2, 4).tolist() == [0, 0, 1, 1]
+    assert spaced(5, 5).tolist() == [0, 1, 2, 3, 4]
+    shards = build(world(tmp_path / "in", 4), tmp_path / "in", tmp_path / "out")
+    lengths = [clip.frames for clip in shards.clips]
+    stacked = shards.stack([3, 0], 4)
+    assert stacked.shape == (2, 4, 64, 64, 3)
+    assert np.array_equal(stacked[0], shards.clip(3)[spaced(lengths[3], 4)])
+    assert np.array_equal(stacked[1], shards.clip(0)[spaced(lengths[0], 4)])
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_fewer_frames_are_the_evenly_spaced_ones(tmp_path: Path) -> None:
+    clips = world(tmp_path / "in")
+    whole = build(clips, tmp_path / "in", tmp_path / "all", workers=1)
+    thin = build(clips, tmp_path / "in", tmp_path / "thin", frames=5, workers=1)
+    for i, clip in enumerate(whole.clips):
+        if clip.frames <= 5:
+            assert np.array_equal(thin.clip(i), whole.clip(i))
+        else:
+            assert np.array_equal(thin.clip(i), whole.clip(i)[spaced(clip.frames, 5)])
+            assert thin.clips[i].fps == pytest.approx(8 * 5 / clip.frames)  # the same seconds, fewer frames
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_broken_files_are_left_out_and_cut_ones_kept_in_part(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    clips = world(root)
+    (root / clips[4].path).write_bytes(b"garbage")
+    (root / clips[7].path).unlink()
+    data = (root / clips[9].path).read_bytes()
+    whole, _ = video.read(root / clips[9].path, size=(64, 64))
+    (root / clips[9].path).write_bytes(data[:-40])
+    shards = build(clips, root, tmp_path / "out", workers=1)
+    assert [b.path for b in shards.broken] == [clips[4].path, clips[7].path]
+    assert all(b.reason for b in shards.broken)
+    assert [c.path for c in shards.clips] == [c.path for n, c in enumerate(clips) if n not in (4, 7)]
+    assert [c.path for c in shards.cut] == [clips[9].path]
+    assert 0 < shards.clips[-1].frames < len(whole)
+    assert np.array_equal(shards.clip(7), whole[: shards.clips[-1].frames])
+    assert np.array_equal(shards.clip(6), video.read(root / clips[8].path, size=(64, 64))[0])
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_an_interrupted_build_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clips, root = world(tmp_path / "in"), tmp_path / "in"
+    build(clips, root, tmp_path / "straight", workers=1)
+    decoded: list[str] = []
+
+    class Failing(video.Reader):
+        def __init__(self, path: Path, size: tuple[int, int] | None = None) -> None:
+            if len(decoded) == 8:
+                raise KeyboardInterrupt
+            decoded.append(path.relative_to(root).as_posix())
+            super().__init__(path, size)
+
+    monkeypatch.setattr(module, "Reader", Failing)
+    with pytest.raises(KeyboardInterrupt):
+        build(clips, root, tmp_path / "out", workers=1)
+    with pytest.raises(DataError, match="build the shards first"):
+        Shards.open(tmp_path / "out")
+    assert not list((tmp_path / "out").glob("part-00002.u8*"))  # the third part was under way
+    decoded[:] = ["already"]
+    done: list[tuple[int, int]] = []
+    build(clips, root, tmp_path / "out", workers=1, progress=lambda *counts: done.append(counts))
+    assert decoded[1:] == [clip.path for clip in clips[6:]]
+    assert done == [(6, 10), (9, 10), (10, 10)]
+    assert files(tmp_path / "out") == files(tmp_path / "straight")
+
+
+@pytest.mark.slow
+def test_a_killed_build_goes_on_and_leaves_no_processes(tmp_path: Path) -> None:
+    clips, root = world(tmp_path / "in", 130), tmp_path / "in"
+    script = (
+        "import sys, pathlib\nfrom fedreel.data import lists, shards\n"
+        "def said(done, total):\n    print(done, flush=True)\n"
+        "if __name__ == '__main__':\n    root, out = map(pathlib.Path, sys.argv[1:])\n"
+        "    shards.build(lists.find(root), root, out, size=(128, 128), workers=2, progress=said)\n"
+    )
+    (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, str(tmp_path / "script.py"), str(root), str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "0\n"
+    assert process.stdout.readline() in ("64\n", "2\n")  # one part of 64, 64 and 2 clips is done
+    process.send_signal(signal.SIGKILL)
+    process.stdout.read()  # ends only when no child holds the pipe: the workers ended with their parent
+    process.wait()
+    build(clips, root, tmp_path / "out", size=(128, 128), workers=1)
+    build(clips, root, tmp_path / "straight", size=(128, 128), workers=1)
+    assert files(tmp_path / "out") == files(tmp_path / "straight")
+
+
+def test_the_same_inputs_reuse_the_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clips, root = world(tmp_path / "in", 3), tmp_path / "in"
+    build(clips, root, tmp_path / "out")
+    before = files(tmp_path / "out")
+    monkeypatch.setattr(module, "Reader", None)  # decoding again would fail
+    assert len(build(clips, root, tmp_path / "out")) == 3
+    assert files(tmp_path / "out") == before
+
+
+def test_other_inputs_or_parameters_are_refused(tmp_path: Path) -> None:
+    clips, root, out = world(tmp_path / "in", 3), tmp_path / "in", tmp_path / "out"
+    build(clips, root, out)
+    with pytest.raises(DataError, match="height 32"):
+        build(clips, root, out, size=(32, 64))
+    with pytest.raises(DataError, match="frames 2"):
+        build(clips, root, out, frames=2)
+    with pytest.raises(DataError, match="other videos"):
+        build(clips[:2], root, out)
+    os.utime(root / clips[0].path, (1, 1))
+    with pytest.raises(DataError, match="remove this one"):
+        build(clips, root, out)
+
+
+def test_damaged_parts_are_named_with_their_bytes(tmp_path: Path) -> None:
+    shards = build(world(tmp_path / "in", 2), tmp_path / "in", tmp_path / "out")
+    expected = sum(clip.frames for clip in shards.clips) * 64 * 64 * 3
+    part = tmp_path / "out" / "part-00000.u8"
+    part.write_bytes(part.read_bytes()[:-1])
+    with pytest.raises(DataError) as error:
+        Shards.open(tmp_path / "out")
+    assert (error.value.where, error.value.expected) == (str(part), f"{expected} bytes")
+    assert error.value.found == f"{expected - 1} bytes"
+    part.unlink()
+    with pytest.raises(DataError, match="no such file"):
+        Shards.open(tmp_path / "out")
+
+
+@pytest.mark.parametrize("damage", [{"version": 99}, {"clips": 3}, {"height": "tall"}, {"clips": [{"path": "x"}]}])
+def test_damaged_indices_are_errors(tmp_path: Path, damage: dict) -> None:
+    build(world(tmp_path / "in", 1), tmp_path / "in", tmp_path / "out")
+    index = tmp_path / "out" / "index.json"
+    index.write_text(json.dumps({**json.loads(index.read_text()), **damage}))
+    with pytest.raises(DataError, match=r"index\.json"):
+        Shards.open(tmp_path / "out")
+
+
+def test_nothing_to_decode_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no clips"):
+        build([], tmp_path, tmp_path / "out")
+    (tmp_path / "a.mp4").write_bytes(b"junk")
+    with pytest.raises(DataError, match="none of the clips"):
+        build([Clip("a.mp4")], tmp_path, tmp_path / "out")
+
+
+def test_shards_travel_to_other_processes(tmp_path: Path) -> None:
+    shards = build(world(tmp_path / "in", 2), tmp_path / "in", tmp_path / "out")
+    again = pickle.loads(pickle.dumps(shards))
+    assert np.array_equal(again.clip(1), shards.clip(1))
+
+
+def test_more_parts_than_may_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CLIPS_PER_PART", 1)
+    monkeypatch.setattr(module, "MAPPED_PARTS", 2)
+    shards = build(world(tmp_path / "in", 5), tmp_path / "in", tmp_path / "out", workers=1)
+    early = shards.clip(0)
+    first = early.copy()
+    lengths = [len(shards.clip(i)) for i in range(5)]
+    assert lengths == [clip.frames for clip in shards.clips]
+    assert np.array_equal(early, first)  # a view outlives its place in the list
+    assert np.array_equal(shards.clip(0), first)
+
+
+def test_results_carry_the_number_of_their_task() -> None:
+    assert dict(in_processes(abs, [-3, 4, -5], workers=1)) == {0: 3, 1: 4, 2: 5}
+    assert dict(in_processes(abs, [-3, 4, -5], workers=2)) == {0: 3, 1: 4, 2: 5}
+
+
+def test_a_worker_that_dies_is_an_error_that_says_so() -> None:
+    with pytest.raises(DataError, match="process died"):
+        dict(in_processes(os._exit, [1, 1], workers=2))
+
+
+def test_real_sign_gestures(tmp_path: Path) -> None:
+    source = DATA / "video" / "mlr511"
+    if not source.is_dir():
+        pytest.skip(f"no sign-gesture clips at {source}; set FEDREEL_DATA")
+    root = tmp_path / "in"
+    chosen = [clip for clip in find(source) if clip.path.endswith(("R01.mp4", "R02.mp4"))][:20]
+    assert len(chosen) == 20
+    for clip in chosen:
+        (root / clip.path).parent.mkdir(parents=True, exist_ok=True)
+        (root / clip.path).write_bytes((source / clip.path).read_bytes())
+    victim = (root / chosen[0].path).read_bytes()
+    (root / "user99" / "G01").mkdir(parents=True)
+    (root / "user99" / "G01" / "cut.mp4").write_bytes(victim[: len(victim) * 2 // 3])
+    (root / "user99" / "G01" / "garbage.mp4").write_bytes(bytes(range(256)) * 50)
+    shards = build(find(root), root, tmp_path / "out", size=(64, 64))
+    assert "user99/G01/garbage.mp4" in [b.path for b in shards.broken]
+    assert {b.path for b in shards.broken + shards.cut} == {"user99/G01/garbage.mp4", "user99/G01/cut.mp4"}
+    places = {clip.path: i for i, clip in enumerate(shards.clips)}
+    for clip in chosen[::7]:
+        frames, fps = video.read(source / clip.path, size=(64, 64))
+        assert np.array_equal(shards.clip(places[clip.path]), frames)
+        assert (fps, clip.owner[:4], clip.label[0]) == (15, "user", "G")
+    assert shards.stack([places[c.path] for c in chosen], 8).std() > 10  # a picture, not a grey field
+
+
+def test_importing_the_data_modules_stays_light() -> None:
+    script = (
+        "import sys, fedreel.data.shards, fedreel.data.check, fedreel.data.archive\n"
+        "print([name for name in ('torch', 'av', 'cv2') if name in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"

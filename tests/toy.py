@@ -1,0 +1,126 @@
+"""A tiny task for tests: points in the plane, a small net with batch norm, four clients. Runs in milliseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedreel.config import RoundConfig, TrainConfig
+from fedreel.core.client import Worker
+from fedreel.core.exchange import Ledger, Policy
+from fedreel.core.federation import Federation, Watcher
+from fedreel.core.method import Method
+from fedreel.core.state import PrivateStore
+from fedreel.core.task import EVERYONE, ClientData, Outputs, Population, Task, Tensors
+from fedreel.engines.local import LocalEngine
+
+
+class ToyPopulation(Population):
+    def __init__(self, clients: int, seed: int) -> None:
+        self.clients = tuple(f"c{i}" for i in range(clients))
+        self._data = {}
+        for i, name in enumerate(self.clients):
+            g = torch.Generator().manual_seed(1000 * seed + i)
+            x = torch.randn(12 + 4 * i, 2, generator=g) + 0.3 * i
+            y = ((x[:, 0] * x[:, 1]) > 0.1 * i).long()
+            self._data[name] = (Tensors((x[:-4], y[:-4])), Tensors((x[-4:], y[-4:])))
+
+    def data(self, client: str) -> ClientData:
+        if client == EVERYONE:
+            parts = [Tensors.join(p) for p in zip(*self._data.values())]
+            return ClientData(parts[0], parts[1], {"frames": 1.0})
+        train, test = self._data[client]
+        return ClientData(train, test, {"frames": float(10 * len(train))})
+
+    def describe(self) -> dict[str, Any]:
+        counts = {c: [int((t.tensors[1] == k).sum()) for k in (0, 1)] for c, (t, _) in self._data.items()}
+        return {"classes": ["no", "yes"], "train": counts, "test": counts}
+
+
+class ToyNet(nn.Module):
+    def __init__(self, width: int, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(2, width), nn.BatchNorm1d(width), nn.Tanh())
+        self.head = nn.Linear(width, 2)
+
+
+@dataclass(frozen=True)
+class Toy(Task):
+    sends: ClassVar = {"frames": "count"}
+    clients: int = 4
+    width: int = 5
+
+    def model(self) -> nn.Module:
+        return ToyNet(self.width)
+
+    def population(self, data: Any, seed: int) -> Population:
+        return ToyPopulation(self.clients, seed)
+
+    def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
+        features = model.backbone(batch[0])
+        return Outputs(features, model.head(features))
+
+    def loss(self, outputs: Outputs, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(outputs.logits, batch[1])
+
+    def evaluate(self, model: nn.Module, examples: Tensors, batch_size: int) -> dict[str, float]:
+        x, y = examples.tensors
+        logits = self.forward(model, (x, y)).logits
+        return {"top1": float((logits.argmax(1) == y).float().mean()), "n": float(len(y))}
+
+
+class Notes(Watcher):
+    """Keeps all records."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def record(self, round: int, phase: str, values: Any) -> None:
+        self.rows.append({"round": round, "phase": phase, **values})
+
+    def of(self, phase: str) -> list[dict[str, Any]]:
+        return [r for r in self.rows if r["phase"] == phase]
+
+
+def make_worker(
+    folder: Path,
+    method: Method,
+    task: Task | None = None,
+    train: TrainConfig | None = None,
+    *,
+    rounds: int = 3,
+    seed: int = 0,
+    policy: Policy | None = None,
+) -> Worker:
+    task = task or Toy()
+    return Worker(
+        task,
+        method,
+        train or TrainConfig(batch_size=4, lr=0.1),
+        task.population(None, 0),
+        rounds=rounds,
+        seed=seed,
+        device=torch.device("cpu"),
+        store=PrivateStore(folder / "clients"),
+        ledger=Ledger(folder / "ledger.jsonl"),
+        policy=policy or Policy(),
+    )
+
+
+def federate(folder: Path, method: Method, *, wrap: Any = None, **options: Any) -> tuple[Federation, Notes]:
+    """Run a method on the toy to its end. Options: those of RoundConfig, and task, train, seed, policy."""
+    own = {k: options.pop(k) for k in ("task", "train", "policy") if k in options}
+    seed = options.pop("seed", 0)
+    config = RoundConfig(**{"rounds": 3, **options})
+    engine: Any = LocalEngine(make_worker(folder, method, rounds=config.rounds, seed=seed, **own))
+    engine = wrap(engine) if wrap else engine
+    notes = Notes()
+    fed = Federation(engine, method, config, seed, watchers=[notes])
+    method.run(fed)
+    engine.close()
+    return fed, notes
