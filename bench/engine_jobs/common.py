@@ -37,24 +37,24 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def make_data(path: Path, rounds: int, seed: int = 0) -> None:
-    """Write the seeded images (a class pattern under noise), labels and cohorts that all contenders read."""
+    """Write the seeded images (a coarse class pattern under noise), labels and cohorts that all contenders read."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, (USERS, IMAGES))
-    patterns = rng.integers(0, 64, (CLASSES, 3, 32, 32), dtype=np.uint8)
-    images = rng.integers(0, 192, (USERS, IMAGES, 3, 32, 32), dtype=np.uint8) + patterns[labels]
+    patterns = rng.integers(0, 128, (CLASSES, 3, 4, 4), dtype=np.uint8).repeat(8, axis=2).repeat(8, axis=3)
+    images = rng.integers(0, 128, (USERS, IMAGES, 3, 32, 32), dtype=np.uint8) + patterns[labels]
     cohorts = [rng.choice(USERS, CLIENTS_PER_ROUND, replace=False) for _ in range(WARM_UP + rounds)]
     np.savez(path, images=images, labels=labels, cohorts=np.stack(cohorts))
 
 
 def load_job(path: str, rounds: int) -> Job:
     with np.load(path, allow_pickle=False) as file:
-        # Small inputs keep SGD at rate 0.1 stable for the linear model, so that contenders stay comparable.
-        images = torch.from_numpy(file["images"]).float().sub_(128).div_(512)
+        # Inputs in [-0.5, 0.5) keep SGD at rate 0.1 stable, so that the weights of two contenders can be compared.
+        images = torch.from_numpy(file["images"]).float().sub_(128).div_(256)
         return Job(images, torch.from_numpy(file["labels"]), file["cohorts"][: WARM_UP + rounds].tolist())
 
 
 def build_model(name: str) -> nn.Sequential:
-    """The same starting weights in every process: 30.7k (linear) or 1.63M parameters (pfl-research's CNN, no dropout)."""
+    """Seeded, so equal in every process: 30.7k parameters (linear) or 1.63M (pfl-research's CNN without dropout)."""
     torch.manual_seed(0)
     if name == "linear":
         return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, CLASSES))

@@ -22,6 +22,7 @@ class TrainConfig:
 
     epochs: int = 1
     batch_size: int = 16
+    shuffle: bool = True
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = 0.05
     momentum: float = 0.0

@@ -116,9 +116,7 @@ def test_pathological_clients_hold_exactly_c_classes(
 
 
 @given(labels=labels_of, clients=st.integers(1, 6), shards=st.integers(1, 4), seed=seeds)
-def test_shards_are_equal_and_touch_few_classes(
-    labels: np.ndarray, clients: int, shards: int, seed: int
-) -> None:
+def test_shards_are_equal_and_touch_few_classes(labels: np.ndarray, clients: int, shards: int, seed: int) -> None:
     split = ShardPartitioner(clients, shards).split
     if clients * shards > labels.size:
         with pytest.raises(RecipeError, match="too few samples"):
@@ -176,9 +174,7 @@ def test_dirichlet_shares_have_the_mean_and_variance_of_the_law() -> None:
 
 
 def test_fewer_classes_per_client_as_alpha_falls() -> None:
-    tables = [
-        table(DirichletPartitioner(10, a).split(CIFAR100, seed=3), CIFAR100) for a in (10, 1, 0.5, 0.1, 0.01)
-    ]
+    tables = [table(DirichletPartitioner(10, a).split(CIFAR100, seed=3), CIFAR100) for a in (10, 1, 0.5, 0.1, 0.01)]
     classes = [(t > 0).sum(axis=1).mean() for t in tables]
     assert all(more > fewer for more, fewer in pairwise(classes))
 
@@ -222,9 +218,7 @@ def test_alpha_zero_with_fewer_clients_than_classes_gives_whole_classes() -> Non
 def test_self_balancing_closes_a_client_that_has_its_fair_share() -> None:
     for seed in range(5):
         plain = table(DirichletPartitioner(10, 0.1).split(CIFAR100, seed=seed), CIFAR100)
-        counts = table(
-            DirichletPartitioner(10, 0.1, self_balancing=True).split(CIFAR100, seed=seed), CIFAR100
-        )
+        counts = table(DirichletPartitioner(10, 0.1, self_balancing=True).split(CIFAR100, seed=seed), CIFAR100)
         before = np.cumsum(counts, axis=1) - counts  # what a client held when each class was shared out
         assert not counts[before >= 5000].any()
         assert counts.sum(axis=1).max() < 5000 + 500

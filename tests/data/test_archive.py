@@ -69,9 +69,7 @@ def test_a_zip_name_with_a_nul_is_not_cut_at_it(tmp_path: Path) -> None:
         extract(archive, tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE]
-)
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
 def test_tar_links_and_devices_are_refused_by_name(tmp_path: Path, kind: bytes) -> None:
     with tarfile.open(tmp_path / "x.tar", "w") as archive:
         info = tarfile.TarInfo("innocent")
@@ -156,7 +154,7 @@ def test_damaged_archives_give_the_whole_tree_or_an_error(tmp_path: Path) -> Non
             assert not out.exists()
         else:
             assert all(path.resolve().is_relative_to(out.resolve()) for path in out.rglob("*"))
-            assert {name for name in tree(out) if tree(out)[name] == FILES.get(name)} or not tree(out)
+            assert set(tree(out).values()) <= set(FILES.values())  # checksums: names may suffer, contents not
     assert not [p for p in tmp_path.iterdir() if p.name not in ("x.zip", "x.tgz", "box")]
     assert not [p for p in (tmp_path / "box").iterdir() if p.name.endswith(".tmp")]
 

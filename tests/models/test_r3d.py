@@ -103,7 +103,7 @@ def test_batch_norm_eps_reaches_every_norm_and_enters_as_in_the_formula() -> Non
 def test_initialisation_is_kaiming_fan_out_with_unit_norms() -> None:
     torch.manual_seed(0)
     backbone = R3D(width=32, blocks=(1, 1, 1, 1))
-    weight = backbone.layer3[0].conv2[0].weight
+    weight = backbone.layer3[0].conv1[0].weight  # 64 inputs, 128 outputs
     assert weight.std().item() == pytest.approx((2 / (128 * 27)) ** 0.5, rel=0.01)
     assert all(torch.all(m.weight == 1) for m in backbone.modules() if isinstance(m, nn.BatchNorm3d))
 

@@ -68,9 +68,7 @@ def test_names_and_sizes_are_those_of_the_published_weights(
         (resnet50, True, 32, (2048, 4, 4)),
     ],
 )
-def test_map_sizes(
-    make: Callable[..., ResNet], small_stem: bool, pixels: int, shape: tuple[int, int, int]
-) -> None:
+def test_map_sizes(make: Callable[..., ResNet], small_stem: bool, pixels: int, shape: tuple[int, int, int]) -> None:
     with torch.device("meta"):
         backbone = make(small_stem=small_stem)
         images = torch.empty(2, 3, pixels, pixels)

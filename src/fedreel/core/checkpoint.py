@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,16 @@ from .weights import Layout, TensorInfo, Weights
 _KEEP = 2
 
 
-class Checkpoints:
-    """Numbered folders; the newest that can be read counts, one older is kept in reserve."""
+@dataclass(frozen=True)
+class Snapshot:
+    """A federation at one moment, copied, so that it can be written while the next round is under way."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    round: int
+    tensors: dict[str, Tensor]
+    content: dict[str, Any]
 
-    def save(self, progress: Progress, marks: dict[str, int]) -> None:
+    @staticmethod
+    def of(progress: Progress, marks: dict[str, int]) -> Snapshot:
         """`marks` are positions in other files of the run (how long the metrics were at this moment)."""
         tensors: dict[str, Tensor] = {}
         layouts: dict[str, list] = {}
@@ -34,14 +38,25 @@ class Checkpoints:
             "round": progress.round,
             "models": _strip(progress.models, "models", tensors, layouts),
             "memory": _strip(progress.memory, "memory", tensors, layouts),
-            "totals": progress.totals,
-            "refused": progress.refused,
-            "metrics": progress.metrics,
+            "totals": dict(progress.totals),
+            "refused": dict(progress.refused),
+            "metrics": dict(progress.metrics),
             "marks": marks,
         }
-        with new_folder(self.folder / f"{progress.round:06d}") as temp:
-            save_file(tensors, temp / "tensors.safetensors")
-            (temp / "state.json").write_text(json.dumps({"state": state, "layouts": layouts}))
+        return Snapshot(progress.round, tensors, {"state": state, "layouts": layouts})
+
+
+class Checkpoints:
+    """Numbered folders; the newest that can be read counts, one older is kept in reserve."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write it: afterwards it is there whole and durable, or, after an error, not at all."""
+        with new_folder(self.folder / f"{snapshot.round:06d}") as temp:
+            save_file(snapshot.tensors, temp / "tensors.safetensors")
+            (temp / "state.json").write_text(json.dumps(snapshot.content))
         for old in self._numbers()[:-_KEEP]:
             shutil.rmtree(self.folder / f"{old:06d}", ignore_errors=True)
 
@@ -81,10 +96,11 @@ def _strip(value: Any, path: str, tensors: dict[str, Tensor], layouts: dict[str,
     """Plain JSON of a nested value; weights and tensors go aside under their path."""
     if isinstance(value, Weights):
         layouts.setdefault(value.layout.id, [t.row() for t in value.layout.tensors])
-        tensors.update({f"{path}/{n}": t.detach().cpu() for n, t in value.items()})
+        own = value.clone().to("cpu")  # the same weights may be held twice; a file's tensors must not share memory
+        tensors.update({f"{path}/{n}": t for n, t in own.items()})
         return {"$weights": path, "layout": value.layout.id}
     if isinstance(value, Tensor):
-        tensors[path] = value.detach().cpu().contiguous()
+        tensors[path] = value.detach().clone().cpu().contiguous()
         return {"$tensor": path}
     if isinstance(value, dict):
         return {"$dict": [[k, _strip(v, f"{path}/{k}", tensors, layouts)] for k, v in value.items()]}

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from ..ledger import read_ledger
 from ..errors import FedreelError, PolicyError, RecipeError, nearest
+from ..ledger import read_ledger
 from .update import Order, Update
 from .weights import Layout, Weights
 

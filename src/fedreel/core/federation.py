@@ -42,7 +42,8 @@ class Watcher:
 
     def client_done(self, round: int, done: int, failed: int, total: int, loss: float, nbytes: int) -> None: ...
 
-    def round_done(self, progress: Progress) -> None: ...
+    def round_done(self, progress: Progress, sync: Callable[[], None]) -> None:
+        """A round has ended; `sync` makes durable what clients wrote and may be called from another thread."""
 
 
 @dataclass
@@ -292,14 +293,13 @@ class Federation:
         last = progress.round == self.config.rounds
         if self.config.evaluate_every and (last or progress.round % self.config.evaluate_every == 0):
             self._method.evaluate(self)
-        self._engine.sync()
         seconds = time.monotonic() - stats.began
         self.record("train", **stats.summary(), seconds=seconds)
         progress.totals["bytes_up"] += stats.bytes_up
         progress.totals["bytes_down"] += stats.bytes_down
         progress.totals["seconds"] += seconds
         for watcher in self._watchers:
-            watcher.round_done(progress)
+            watcher.round_done(progress, self._engine.sync)
 
 
 class _RoundStats:

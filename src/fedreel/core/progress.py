@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -62,7 +62,7 @@ class ProgressLine(Watcher):
             self._drawn = time.monotonic()
             self._live.update(Text(self._line(round, f"{done}/{total} clients", round - 1 + done / max(total, 1))))
 
-    def round_done(self, progress: Progress) -> None:
+    def round_done(self, progress: Progress, sync: Callable[[], None]) -> None:
         line = self._line(progress.round, f"{self._clients} answers", progress.round)
         if self._live:
             self._live.update(Text(line))

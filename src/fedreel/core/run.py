@@ -82,6 +82,7 @@ def run(
                 if progress is None:
                     fed.record("partition", **engine.describe())
                 method.run(fed)
+                folder.settle()
             _save_model(out, task, method, recipe, worker, fed.progress)
             summary = _summary(recipe, worker, fed.progress, device)
             folder.write_json("summary.json", summary)

@@ -6,16 +6,17 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
 import tomli_w
 import torch
 
-from ..config import Recipe, as_table, make_recipe, read_toml
+from ..config import Recipe, as_table, build, read_toml
 from ..errors import RunError
-from .checkpoint import Checkpoints
+from .checkpoint import Checkpoints, Snapshot
 from .federation import Progress, Watcher
 from .files import write_atomic
 
@@ -27,7 +28,7 @@ class RunDir(Watcher):
         self.path, self.recipe = path, recipe
         self._lock: IO[str] | None = None
         recipe_file = path / "recipe.toml"
-        used = path.exists() and any(p.name != ".lock" for p in path.iterdir())
+        used = path.exists() and any(not p.name.startswith(".") for p in path.iterdir())
         if used and not recipe_file.exists():
             raise RunError("this folder holds something else than a run", where=str(path), hint="choose another --out")
         if used and not resume:
@@ -42,11 +43,13 @@ class RunDir(Watcher):
             raise RunError("the run's folder cannot be made", where=str(path), found=str(error)) from error
         self._hold_lock()
         if used:
-            self._same_recipe(make_recipe(read_toml(recipe_file), str(recipe_file)))
+            self._same_recipe(build(Recipe, read_toml(recipe_file), str(recipe_file)))
         else:
             write_atomic(recipe_file, tomli_w.dumps(as_table(recipe)))
         self.checkpoints = Checkpoints(path / "checkpoint")
         self.checkpoints.folder.mkdir(exist_ok=True)
+        self._writer = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] | None = None
         self._metrics: IO[bytes] = open(path / "metrics.jsonl", "ab")
 
     def restore(self, device: torch.device) -> Progress | None:
@@ -60,11 +63,27 @@ class RunDir(Watcher):
     def record(self, round: int, phase: str, values: Mapping[str, Any]) -> None:
         self._metrics.write(json.dumps({"round": round, "phase": phase, **values}).encode() + b"\n")
 
-    def round_done(self, progress: Progress) -> None:
-        """The checkpoint is the moment at which a round counts."""
+    def round_done(self, progress: Progress, sync: Callable[[], None]) -> None:
+        """The checkpoint is the moment at which a round counts. It is written while the next round is under way; before
+        it, what the clients wrote (`sync`). A round more than that is never ahead of the disk."""
+        self.settle()
+        self._metrics.flush()
+        snapshot = Snapshot.of(progress, {"metrics": self._metrics.tell()})
+
+        def commit() -> None:
+            sync()
+            os.fsync(self._metrics.fileno())
+            self.checkpoints.save(snapshot)
+
+        self._writing = self._writer.submit(commit)
+
+    def settle(self) -> None:
+        """Wait for the checkpoint that is being written, if any."""
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return
         try:
-            self._metrics.flush()
-            self.checkpoints.save(progress, {"metrics": self._metrics.tell()})
+            writing.result()
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             raise RunError(
@@ -82,6 +101,7 @@ class RunDir(Watcher):
         return bool(read_summary(self.path).get("complete"))
 
     def close(self) -> None:
+        self._writer.shutdown()
         self._metrics.close()
         if self._lock:
             self._lock.close()

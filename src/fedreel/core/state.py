@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass, field
@@ -74,10 +75,11 @@ class PrivateStore:
                 self._file(client, old).unlink(missing_ok=True)
 
     def sync(self) -> None:
-        """Force what was saved to disk."""
-        for path in [p for p in self._unsynced if p.exists()]:
-            sync_path(path)
-        self._unsynced.clear()
+        """Force what was saved to disk. May run beside `save` in another thread."""
+        saved, self._unsynced = self._unsynced, set()
+        for path in saved:
+            with contextlib.suppress(FileNotFoundError):  # replaced by a newer generation meanwhile
+                sync_path(path)
 
     def _generations(self, client: str) -> list[Key]:
         folder = self.folder / file_name(client)

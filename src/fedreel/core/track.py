@@ -21,7 +21,7 @@ class Tracker(Watcher):
             if isinstance(value, int | float) and not isinstance(value, bool):
                 self._send(f"{phase}/{name}", float(value), round)
 
-    def round_done(self, progress: Progress) -> None:
+    def round_done(self, progress: Progress, sync: Callable[[], None]) -> None:
         self._flush()
 
 

@@ -54,7 +54,7 @@ def fit(
     total: Tensor | float = 0.0
     seen = 0
     for _ in range(epochs):
-        for batch in examples.batches(config.batch_size, generator):
+        for batch in examples.batches(config.batch_size, generator if config.shuffle else None):
             if deadline is not None and time.monotonic() > deadline:
                 raise OutOfTime
             for p in params:

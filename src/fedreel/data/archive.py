@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import lzma
 import os
 import re
@@ -15,12 +17,13 @@ import zlib
 from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, TypeAlias, cast
 
 from fedreel.errors import DataError
 
 MAX_BYTES = 64 * 2**30
 MAX_MEMBERS = 2_000_000
+MAX_PADDING = 64 * 2**20  # of zeros after the last member of a tar
 CHUNK = 2**20
 
 # What Python's readers raise on damaged archives; anything else is a fault of ours and should be seen.
@@ -133,7 +136,7 @@ def _zip_members(archive: Path) -> Members:
 
 
 def _tar_members(archive: Path) -> Members:
-    with tarfile.open(archive, tarinfo=_StrictHeader) as container:
+    with _decompressed(archive) as stream, tarfile.open(fileobj=stream, mode="r:", tarinfo=_StrictHeader) as container:
         for info in container:
             if info.isdir():
                 yield info.name, None
@@ -144,6 +147,24 @@ def _tar_members(archive: Path) -> Members:
                     yield info.name, file
             else:
                 raise _refused(archive, info.name, "a link or a special file")
+        # The checksum of a compressed file stands at its end, which tarfile does not read.
+        for _ in range(MAX_PADDING // CHUNK):
+            if not stream.read(CHUNK):
+                return
+        raise tarfile.ReadError("the archive goes on after its end")
+
+
+def _decompressed(archive: Path) -> IO[bytes]:
+    """By hand, so that the end of the stream can be reached; the magic number says which compression."""
+    with archive.open("rb") as file:
+        magic = file.read(6)
+    if magic.startswith(b"\x1f\x8b"):
+        return cast("IO[bytes]", gzip.open(archive))
+    if magic.startswith(b"BZh"):
+        return cast("IO[bytes]", bz2.open(archive))
+    if magic.startswith((b"\xfd7zXZ\0", b"\x5d\0\0")):
+        return cast("IO[bytes]", lzma.open(archive))
+    return archive.open("rb")
 
 
 class _StrictHeader(tarfile.TarInfo):
@@ -160,6 +181,4 @@ class _StrictHeader(tarfile.TarInfo):
 
 
 def _refused(archive: Path, member: str, reason: str) -> DataError:
-    return DataError(
-        "the archive is refused: a member is not safe", where=f"{archive}: {member!r}", found=reason
-    )
+    return DataError("the archive is refused: a member is not safe", where=f"{archive}: {member!r}", found=reason)

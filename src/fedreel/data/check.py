@@ -187,13 +187,9 @@ def _check_copies(report: Report, group: list[Clip]) -> None:
     first, *others = group
     for other in others:
         if first.split and other.split and first.split != other.split:
-            report.problems.append(
-                Finding(other.path, f"same bytes as {first.path}, of the split {first.split}")
-            )
+            report.problems.append(Finding(other.path, f"same bytes as {first.path}, of the split {first.split}"))
         elif first.label != other.label:
-            report.problems.append(
-                Finding(other.path, f"same bytes as {first.path}, labelled {first.label!r}")
-            )
+            report.problems.append(Finding(other.path, f"same bytes as {first.path}, labelled {first.label!r}"))
         else:
             report.remarks.append(Finding(other.path, f"same bytes as {first.path}"))
 
@@ -208,9 +204,7 @@ def _check_labels(report: Report) -> None:
         report.remarks.append(Finding("all clips", "no labels: fit for pretraining, not for recognition"))
     tested = _labels(labelled, test=True) - _labels(labelled, test=False)
     if _labels(labelled, test=False):
-        report.problems += [
-            Finding(f"class {label}", "is tested but never trained on") for label in sorted(tested)
-        ]
+        report.problems += [Finding(f"class {label}", "is tested but never trained on") for label in sorted(tested)]
     if len({bool(clip.split) for clip in clips}) == 2:
         report.problems += [Finding(clip.path, "its split is missing") for clip in clips if not clip.split]
 

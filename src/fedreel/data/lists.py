@@ -36,9 +36,7 @@ def find(folder: Path, layout: str = "auto") -> list[Clip]:
     ...), one level is class, anything else is flat, that is, without labels.
     """
     if layout not in ("auto", *LAYOUTS):
-        raise DataError(
-            f"there is no layout '{layout}'", where=str(folder), hint=nearest(layout, ("auto", *LAYOUTS))
-        )
+        raise DataError(f"there is no layout '{layout}'", where=str(folder), hint=nearest(layout, ("auto", *LAYOUTS)))
     if not folder.is_dir():
         raise DataError("there is no such data folder", where=str(folder))
     if layout == "index" or (layout == "auto" and (folder / INDEX).is_file()):
@@ -99,14 +97,10 @@ def split_by(clips: Sequence[Clip], test_share: float, seed: int, by: str = "own
     if by not in ("owner", "clip"):
         raise DataError(f"clips cannot be split by '{by}'", hint=nearest(by, ("owner", "clip")))
     if not 0 <= test_share < 1:
-        raise DataError(
-            "not a share of clips to test on", expected="0 <= test_share < 1", found=str(test_share)
-        )
+        raise DataError("not a share of clips to test on", expected="0 <= test_share < 1", found=str(test_share))
     absent = [clip for clip in clips if not clip.split]
     test = _test_owners(absent, test_share, seed) if by == "owner" else _test_clips(absent, test_share, seed)
-    return [
-        clip if clip.split else replace(clip, split="test" if clip in test else "train") for clip in clips
-    ]
+    return [clip if clip.split else replace(clip, split="test" if clip in test else "train") for clip in clips]
 
 
 def _guess(paths: list[str]) -> str:
@@ -139,9 +133,7 @@ def _by_folders(paths: list[str], layout: str, folder: Path) -> list[Clip]:
 
 
 def _from_row(row: dict[str, str | None], where: str) -> Clip:
-    path, label, owner, split = (
-        (row.get(name) or "").strip() for name in ("path", "label", "owner", "split")
-    )
+    path, label, owner, split = ((row.get(name) or "").strip() for name in ("path", "label", "owner", "split"))
     pure = PurePosixPath(path.replace("\\", "/"))
     if not path or pure.is_absolute() or ".." in pure.parts or ":" in pure.parts[0]:
         raise DataError(
@@ -161,7 +153,7 @@ def _test_owners(clips: Sequence[Clip], share: float, seed: int) -> set[Clip]:
         raise DataError(
             "one owner's clips cannot be split by owner",
             found=owners[0] or "clips without an owner",
-            hint="by='clip'",
+            hint="split by clip",
         )
     chosen = set(owners[: min(max(1, round(share * len(owners))), len(owners) - 1)])
     return {clip for clip in clips if clip.owner in chosen}

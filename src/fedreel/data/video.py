@@ -16,9 +16,7 @@ import numpy as np
 
 from fedreel.errors import DataError
 
-SUFFIXES = frozenset(
-    [".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp"]
-)
+SUFFIXES = frozenset([".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp"])
 UNSTATED_FPS = 25.0  # what a stream without a frame rate is taken to have
 
 log = logging.getLogger(__name__)
@@ -64,9 +62,7 @@ def write(path: Path, frames: np.ndarray, fps: int) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def read(
-    path: Path, size: tuple[int, int] | None = None, max_frames: int | None = None
-) -> tuple[np.ndarray, float]:
+def read(path: Path, size: tuple[int, int] | None = None, max_frames: int | None = None) -> tuple[np.ndarray, float]:
     """RGB uint8 frames (T, H, W, 3) and frames per second; `size` (h, w) rescales while decoding.
 
     A file of which only the tail is unreadable gives the frames before it and a logged warning;
@@ -103,9 +99,7 @@ class Reader:
             return self._with_av()
         if find_spec("cv2"):
             return self._with_cv2()
-        raise DataError(
-            "no video decoder is installed", where=str(self.path), hint="pip install av (or opencv-python)"
-        )
+        raise DataError("no video decoder is installed", where=str(self.path), hint="pip install av (or opencv-python)")
 
     def _with_av(self) -> Iterator[np.ndarray]:
         import av
@@ -150,14 +144,16 @@ class Reader:
             if not capture.isOpened():
                 raise _unreadable(self.path, "OpenCV cannot open it")
             self.fps = float(capture.get(cv2.CAP_PROP_FPS) or UNSTATED_FPS)
+            size = self.size
             promised, got = int(capture.get(cv2.CAP_PROP_FRAME_COUNT)), 0
             while True:
                 ok, frame = capture.read()
                 if not ok:
                     break
                 got += 1
-                if self.size is not None:
-                    frame = cv2.resize(frame, self.size[::-1], interpolation=cv2.INTER_AREA)
+                if size is not None and frame.shape[:2] != size:
+                    frame = cv2.resize(frame, size[::-1], interpolation=cv2.INTER_AREA)
+                size = frame.shape[:2]
                 yield np.ascontiguousarray(frame[:, :, ::-1])
             if got < promised:
                 self.fault = f"the header promises {promised} frames, the file holds {got}"

@@ -57,7 +57,7 @@ class LocalEngine:
 
     def sync(self) -> None:
         self.worker.store.sync()
-        self.worker.door.ledger.flush()
+        self.worker.door.ledger.sync()
 
     def close(self) -> None:
         self.worker.door.ledger.close()

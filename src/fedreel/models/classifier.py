@@ -86,6 +86,4 @@ def export_torchvision(backbone: Backbone, fc: nn.Linear | None = None) -> dict[
     named = dict(backbone.state_dict())
     if fc is not None:
         named.update({f"fc.{name}": tensor for name, tensor in fc.state_dict().items()})
-    return {
-        name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in named.items()
-    }
+    return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in named.items()}

@@ -15,6 +15,7 @@ from fedreel.report.read import read_settings
 
 ABSENT = "–"
 NAMED = ("system", "method.name", "method")
+NO_MATTER = ("description", "track")  # change nothing in what a run computes
 COSTS = ("wall_seconds", "bytes_up", "bytes_down")
 
 
@@ -28,7 +29,7 @@ def compare_table(runs: list[Path]) -> dict[str, Any]:
     for path in map(Path, runs):
         run = read_settings(path)
         if run.summary:
-            flat = _flat(run.recipe)
+            flat = {key: value for key, value in _flat(run.recipe).items() if key not in NO_MATTER}
             loaded.append(
                 {
                     "label": str(path),
@@ -66,8 +67,7 @@ def cell_text(value: object) -> str:
     if isinstance(value, dict) and "mean" in value:
         if value["mean"] is None:
             return "not finite"
-        spread = f" ± {score(value['sd'])}" if value["sd"] is not None else ""
-        return f"{score(value['mean'])}{spread}"
+        return score(value["mean"], value["sd"])
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return ABSENT if value is None else str(value)

@@ -11,7 +11,8 @@ from fedreel.report.markup import Html, el, finite, natural
 from fedreel.report.read import Run
 
 MOST_CHARTS = 24
-COSTS = {"round", "seconds", "bytes_up", "bytes_down", "ordered", "answered"}
+COSTS = {"round", "seconds", "bytes_up", "bytes_down", "bytes_testing", "ordered", "answered"}
+PER_CLIENT = "_clients"  # the mean over clients of a metric whose own name means the mean over samples
 
 
 def curves(run: Run) -> Html:
@@ -32,14 +33,16 @@ def costs(run: Run) -> Html:
     """Bytes, seconds and missing answers per round, as bars."""
     rounds = sorted(run.train)
     figures = []
-    traffic = [(name, _numbers(run, rounds, key)) for name, key in (("up", "bytes_up"), ("down", "bytes_down"))]
-    if any(any(y) for _, y in traffic):
+    parts = (("up", "bytes_up"), ("down", "bytes_down"), ("for testing", "bytes_testing"))
+    traffic = [(name, y) for name, key in parts if any(y := _numbers(run, rounds, key))]
+    if traffic:
         figures.append(bar_chart("Bytes per round", rounds, traffic, "bytes"))
     timed = sorted({*run.train, *run.test})
-    seconds = [("training", _numbers(run, timed, "seconds"))]
     testing = [finite(run.test.get(r, {}).get("seconds")) or 0.0 for r in timed]
-    seconds += [("testing", testing)] if any(testing) else []
-    if any(any(y) for _, y in seconds):
+    whole = _numbers(run, timed, "seconds")  # a round's seconds include its test
+    training = [max(0.0, w - t) for w, t in zip(whole, testing)]
+    seconds = [(name, y) for name, y in (("training", training), ("testing", testing)) if any(y)]
+    if seconds:
         figures.append(bar_chart("Seconds per round", timed, seconds, "s"))
     answered, ordered = (_numbers(run, rounds, key) for key in ("answered", "ordered"))
     missing = [max(0.0, o - a) for o, a in zip(ordered, answered)]
@@ -61,12 +64,18 @@ def _charts(run: Run) -> list[Chart]:
     names.update(dict.fromkeys(training))
     charts = []
     for name in names:
+        if name.endswith(PER_CLIENT) and name.removesuffix(PER_CLIENT) in names:
+            continue  # drawn with the metric it belongs to
         lines = []
         tested = [r for r in rounds if name in run.test[r]["metrics"]]
         if tested:
             lines.append(Line("test", tested, [finite(run.test[r]["metrics"][name]) for r in tested]))
         if name in training:
             lines.append(training[name])
+        mean = [r for r in tested if name + PER_CLIENT in run.test[r]["metrics"]]
+        if mean:
+            values = [finite(run.test[r]["metrics"][name + PER_CLIENT]) for r in mean]
+            lines.append(Line("test, mean over clients", mean, values))
         thin, band, clients = _by_client(run, rounds, name)
         if lines or thin:
             charts.append(Chart(name, lines, thin, clients, band))

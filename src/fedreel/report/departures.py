@@ -83,13 +83,14 @@ def departures(run: Run) -> Html:
             flow.count,
             len(flow.clients),
             quantity(flow.bytes, size(flow.bytes)),
-            _numbers(flow.numbers),
+            _names(flow.kinds),
+            _names(flow.numbers),
             _layouts(flow.layouts),
         ]
         for purpose, flow in sorted(ledger.purposes.items())
     ]
     totals = table(
-        ["purpose", "departures", "clients", "bytes", "numbers", "tensor layouts"],
+        ["purpose", "departures", "clients", "bytes", "kinds", "numbers", "tensor layouts"],
         rows,
         caption="What left the clients, by purpose",
     )
@@ -145,7 +146,7 @@ def _layout(ledger: Ledger, name: str, *, first: bool) -> Html:
     return el("details", summary, listed, open=first and len(tensors) <= 16)
 
 
-def _numbers(names: set[str]) -> Html:
+def _names(names: set[str]) -> Html:
     return el("span", ", ".join(short(name, 40) for name in sorted(names)[:40]) or "none")
 
 

@@ -109,19 +109,20 @@ def number(value: float | None) -> str:
         return "–"
     if not math.isfinite(value):
         return "not finite"
-    size = abs(value)
-    if value == int(value) and size < 1e9:
+    if value == int(value) and abs(value) < 1e9:
         return f"{int(value):,}"
-    if size >= 1e6 or size < 1e-3:
-        return f"{value:.3g}"
-    return f"{value:,.{0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3}f}"
+    return score(value)
 
 
-def score(value: float | None) -> str:
-    """A metric: like a number, but 1 is written 1.000 so that columns line up."""
-    if value is not None and value in (0, 1):
-        return f"{value:.3f}"
-    return number(value)
+def score(value: float | None, spread: float | None = None) -> str:
+    """A metric, with decimals even where it is whole, so that columns line up; `spread` gets as many."""
+    if value is None:
+        return "–"
+    magnitude = abs(value)
+    if magnitude >= 1e6 or 0 < magnitude < 1e-3:
+        return f"{value:.3g}" + ("" if spread is None else f" ± {spread:.2g}")
+    decimals = 0 if magnitude >= 1000 else 1 if magnitude >= 100 else 2 if magnitude >= 10 else 3
+    return f"{value:,.{decimals}f}" + ("" if spread is None else f" ± {spread:,.{decimals}f}")
 
 
 def size(value: float | None) -> str:

@@ -25,7 +25,7 @@ def header(run: Run) -> Html:
     badge = (
         el("span", "complete", class_="badge good") if run.complete else el("span", "incomplete", class_="badge bad")
     )
-    device = run.label("device")
+    device, description = run.label("device"), run.label("description")
     facts = [
         ("method", run.label("method")),
         ("task", run.label("task")),
@@ -39,6 +39,7 @@ def header(run: Run) -> Html:
         "div",
         el("p", "fedreel run report ", badge, class_="eyebrow"),
         el("h1", system_title(run.label("system") or run.label("method") or "Unnamed run")),
+        el("p", description, class_="lead") if description else None,
         el("dl", shown, class_="facts"),
     )
     return el("header", title, _headline(run))

@@ -49,6 +49,11 @@
     const [first, last, low, high] = bars ? [0, 0, 0, data.high] : data.range;
     const across = i => bars ? (i + .5) / xs.length : last > first ? (xs[i] - first) / (last - first) : .5;
     const valueAt = (line, i) => bars ? line.y[i] : line.y[line.x.indexOf(xs[i])];
+    const latest = (line, i) => {          // a client's line may have been thinned: its last point up to here
+      let k = line.x.length - 1;
+      while (k > 0 && line.x[k] > xs[i]) k--;
+      return line.y[k];
+    };
     let at = -1;
 
     function clear() {
@@ -79,11 +84,11 @@
         const y = high - (pointer.clientY - box.top) / box.height * (high - low);
         let best = -1, gap = Infinity;
         data.thin.forEach((line, k) => {
-          const v = valueAt(line, i);
+          const v = latest(line, i);
           if (v !== null && v !== undefined && Math.abs(v - y) < gap) { gap = Math.abs(v - y); best = k; }
         });
         if (best >= 0) {
-          const v = valueAt(data.thin[best], i);
+          const v = latest(data.thin[best], i);
           rows.push([data.thin[best].n, format(v)]);
           thin[best].classList.add("hot");
           dot(share, v, "--s3");

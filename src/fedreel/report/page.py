@@ -20,9 +20,15 @@ MOST_ROWS, MOST_RECIPE = 200, 100_000
 def write(run: Path) -> Path:
     """Build `run`/report.html. Works at any moment of a run: what is missing is said in the page."""
     found = read_run(Path(run))
+    hover = "Hover, or focus and use the arrow keys, for values." if found.train or found.test else None
     sections = [
-        ("curves", "Curves", curves(found), "Hover, or focus and use the arrow keys, for values."),
-        ("clients", "Clients", [client_table(found), participation(found)], "Click a heading to sort."),
+        ("curves", "Curves", curves(found), hover),
+        (
+            "clients",
+            "Clients",
+            [client_table(found), participation(found)],
+            "Click a heading to sort." if found.clients else None,
+        ),
         ("partition", "How the data lies", partition(found), None),
         ("costs", "What each round cost", costs(found), None),
         ("refused", "What was refused", refusals(found), None),

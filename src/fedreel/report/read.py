@@ -20,6 +20,10 @@ else:
     import tomli as tomllib
 
 Record = dict[str, Any]
+MISSING = {
+    "metrics.jsonl": "no round, test or refusal is known.",
+    "ledger.jsonl": "what left the clients is not known.",
+}
 
 
 @dataclass
@@ -30,6 +34,7 @@ class Flow:
     bytes: float = 0.0
     clients: set[str] = field(default_factory=set)
     numbers: set[str] = field(default_factory=set)
+    kinds: set[str] = field(default_factory=set)
     layouts: set[str] = field(default_factory=set)
 
 
@@ -76,11 +81,12 @@ class Run:
         return ""
 
     def total(self, name: str, per_round: str = "") -> float | None:
-        """A number of the summary, else the sum over the rounds so far."""
+        """A number of the summary, else the sum over the rounds so far (a round's record covers its test)."""
         value = finite(self.summary.get(name))
         if value is not None or not per_round:
             return value
-        parts = [finite(r.get(per_round)) for r in (*self.train.values(), *self.test.values())]
+        alone = [record for r, record in self.test.items() if r not in self.train]
+        parts = [finite(record.get(per_round)) for record in (*self.train.values(), *alone)]
         known = [part for part in parts if part is not None]
         return sum(known) if known else None
 
@@ -115,7 +121,7 @@ class Run:
             names.update(record["clients"])
         names.update(record["client"] for record in self.refused)
         names.update(self.ledger.client_bytes if self.ledger else ())
-        return sorted(names, key=natural)
+        return sorted(names - {""}, key=natural)
 
     @property
     def when(self) -> str:
@@ -191,10 +197,10 @@ def _each_line(run: Run, name: str, add: Callable[[Record], None]) -> bool:
                 if line.strip():
                     try:
                         add(json.loads(line))
-                    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
                         bad.append(n)
     except OSError:
-        run.problems.append(f"{name} is missing.")
+        run.problems.append(f"{name} is missing: {MISSING[name]}")
         return False
     if bad and bad[-1] == n and not line.endswith("\n"):
         bad.pop()
@@ -208,6 +214,8 @@ def _each_line(run: Run, name: str, add: Callable[[Record], None]) -> bool:
 def _add_metrics(run: Run, record: Record) -> None:
     """File one record under its phase. After a resume a round may be there twice: the later one counts."""
     phase, round_ = record["phase"], int(record["round"])
+    if not 0 <= round_ < 10**9:
+        raise ValueError(f"no round: {round_}")
     if phase == "partition":
         sides = {side: _counts(record.get(side) or {}) for side in ("train", "test")}
         run.partition = {"classes": [str(c) for c in record.get("classes") or []], **sides}
@@ -215,8 +223,9 @@ def _add_metrics(run: Run, record: Record) -> None:
         run.train[round_] = {**record, "clients": _names(record.get("clients") or [])}
     elif phase == "test":
         clients = {str(name): dict(values) for name, values in (record.get("clients") or {}).items()}
+        metrics = {str(name): value for name, value in (record.get("metrics") or {}).items()}
         merged = run.test.setdefault(round_, {"metrics": {}, "clients": {}})
-        merged["metrics"].update({str(k): v for k, v in (record.get("metrics") or {}).items()})
+        merged["metrics"].update(metrics)
         merged["clients"].update(clients)
         merged["seconds"] = record.get("seconds")
     elif phase == "refused":
@@ -245,6 +254,7 @@ def _add_ledger(ledger: Ledger, record: Record) -> None:
     client, layout = str(record["client"]), str(record.get("layout") or "")
     amount = finite(record.get("bytes")) or 0.0
     numbers = [str(name) for name in record.get("numbers") or {}]
+    kinds = [str(kind) for kind in record.get("kinds") or []]
     flows = [ledger.purposes.setdefault(str(record.get("purpose") or "unnamed"), Flow())]
     flows += [ledger.by_layout.setdefault(layout, Flow())] if layout else []
     for flow in flows:
@@ -252,6 +262,7 @@ def _add_ledger(ledger: Ledger, record: Record) -> None:
         flow.bytes += amount
         flow.clients.add(client)
         flow.numbers.update(numbers)
+        flow.kinds.update(kinds)
         flow.layouts.update([layout] if layout else [])
     ledger.client_bytes[client] += round(amount)
     moment = finite(record.get("time"))

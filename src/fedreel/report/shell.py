@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
 
@@ -26,10 +27,18 @@ def document(title: str, *body: object, version: str = "") -> str:
         el("title", title),
         el("style", style),
     )
-    made = f"fedreel {version}" if version else "fedreel"
-    footer = el("footer", f"Made by {made}. This page is one file and asks nothing of any network.")
+    footer = el(
+        "footer", f"Made by fedreel {version or _installed()}. This page is one file and asks nothing of any network."
+    )
     page = el("body", *body, footer, el("script", script))
     return f"<!doctype html>\n{el('html', head, page, lang='en')}\n"
+
+
+def _installed() -> str:
+    try:
+        return metadata.version("fedreel")
+    except metadata.PackageNotFoundError:
+        return "from source"
 
 
 def save(path: Path, text: str) -> Path:

@@ -62,10 +62,10 @@ def _our_cell(row: Row, name: str, best: float | None) -> Html:
     mean = _ours(row, name)
     if mean is None:
         return el("td", "–" if cell is None else "not finite", class_="num ours")
-    spread = finite(cell.get("sd"))
     n = finite(cell.get("n"))
-    detail = (f" ± {score(spread)}" if spread is not None else "") + (f" (n={int(n)})" if n is not None else "")
-    return _value(score(mean), el("small", detail) if detail else None, won=mean == best, class_="num ours")
+    text, plus, spread = score(mean, finite(cell.get("sd"))).partition(" ± ")
+    detail = el("small", plus + spread, f" (n={int(n)})" if n is not None else None)
+    return _value(text, detail, won=mean == best, class_="num ours")
 
 
 def _paper_cell(row: Row, name: str, best: float | None) -> Html:

@@ -1,4 +1,4 @@
-"""The shared methods on video action recognition. No paper stands behind this table; it compares, between the two ends."""
+"""The shared methods on video action recognition. No paper stands behind it: it compares, between the two ends."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,8 @@ CLASSES = motion.ACTIONS[:8]
 SHAPES = ("circle", "square", "triangle", "star", "cross", "heart")
 TEXTURES = ("half", "stripes", "spot", "wedge")  # none looks the same at every angle, so turning always shows
 SIDE, FRAMES, FPS = 64, 24, 12
-RADIUS = (7.5, 15.0)
+RADIUS = (7.0, 15.0)
+SPRITES = (2, 4)  # fewest and most in a clip; all do the same
 
 
 @dataclass(frozen=True)
@@ -41,43 +43,44 @@ class Clip:
     split: str
     label: int
     scene: str
-    shape: str
-    texture: str
-    colour: str
+    looks: tuple[tuple[str, str, str], ...]  # shape, texture and colour of every sprite
     pace: float
 
 
-def write(out: Path, seed: int, size: Size, jobs: Jobs) -> dict[str, int]:
-    """Write OWNER/NAME.mp4 and index.csv under `out`; returns the counts."""
+def write(jobs: Jobs) -> dict[str, int]:
+    """Write OWNER/NAME.mp4 and index.csv; returns the counts."""
+    seed, size = jobs.seed, jobs.size
     total = size.action_owners * (size.action_train + size.action_test)
-    clips = [plan(seed, size, index) for index in range(total)]
-    for clip in clips:
-        (out / clip.path).parent.mkdir(exist_ok=True)
-    jobs.run(_film, [(out, seed, size, index) for index in range(total)])
+    clips = [plan(seed, size, number) for number in range(total)]
+    jobs.run(total)
     rows = [(clip.path, CLASSES[clip.label], clip.owner, clip.split) for clip in clips]
-    write_csv(out / "index.csv", ("path", "label", "owner", "split"), rows)
+    write_csv(jobs.out / "index.csv", ("path", "label", "owner", "split"), rows)
     return {"clips": total, "owners": size.action_owners, "classes": len(CLASSES)}
 
 
-def plan(seed: int, size: Size, index: int) -> Clip:
-    """The clip with this number: its label follows its owner's mix, its look and speed are drawn without regard to the label."""
-    number, nth = divmod(index, size.action_train + size.action_test)
-    who, rng = owner(seed, size, number), stream(seed, "actions", "look", index)
+def job(out: Path, seed: int, size: Size, number: int) -> None:
+    """Draw and encode one clip."""
+    video.write(out / plan(seed, size, number).path, render(seed, size, number), FPS)
+
+
+def plan(seed: int, size: Size, number: int) -> Clip:
+    """The clip with this number; its look and speed are drawn without regard to its label."""
+    whose, nth = divmod(number, size.action_train + size.action_test)
+    who, rng = owner(seed, size, whose), stream(seed, "actions", "look", number)
     return Clip(
         path=f"{who.name}/{nth:03d}.mp4",
         owner=who.name,
         split="test" if nth < size.action_test else "train",
         label=who.labels[nth],
         scene=str(rng.choice(who.scenes)),
-        shape=str(rng.choice(SHAPES)),
-        texture=str(rng.choice(TEXTURES)),
-        colour=str(rng.choice(who.colours)),
+        looks=tuple(_look(who, rng) for _ in range(rng.integers(*SPRITES, endpoint=True))),
         pace=motion.pace(rng),
     )
 
 
+@functools.lru_cache
 def owner(seed: int, size: Size, number: int) -> Owner:
-    """The owner with this number. Train clips follow its own class mix with a floor, test clips hold every class alike."""
+    """The owner with this number: train clips in its own class mix above a floor, test clips of every class alike."""
     rng = stream(seed, "actions", "owner", number)
     first = int(rng.integers(len(SCENES)))
     camera = Camera(
@@ -101,14 +104,16 @@ def owner(seed: int, size: Size, number: int) -> Owner:
     )
 
 
-def render(seed: int, size: Size, index: int) -> np.ndarray:
+def render(seed: int, size: Size, number: int) -> np.ndarray:
     """The clip's frames (24, 64, 64, 3), uint8."""
-    clip, who = plan(seed, size, index), owner(seed, size, index // (size.action_train + size.action_test))
-    rng = stream(seed, "actions", "frames", index)
+    clip, who = plan(seed, size, number), owner(seed, size, number // (size.action_train + size.action_test))
+    rng = stream(seed, "actions", "frames", number)
     offset = shaken(FRAMES, who.camera, rng)
     frames = film(scene(clip.scene, SIDE, rng), offset)
-    track = motion.track(CLASSES[clip.label], motion.slowing(FRAMES, FPS), SIDE, RADIUS, clip.pace, rng)
-    paint(frames, dress(clip.shape, clip.texture, clip.colour, rng), seen(track, who.camera, offset))
+    action, seconds, phases = CLASSES[clip.label], motion.slowing(FRAMES, FPS), motion.phases(rng)
+    for shape, texture, colour in clip.looks:
+        track = motion.track(action, seconds, SIDE, RADIUS, clip.pace, phases, rng)
+        paint(frames, dress(shape, texture, colour, rng), seen(track, who.camera, offset))
     return develop(frames, who.camera, rng)
 
 
@@ -118,6 +123,5 @@ def dress(shape: str, texture: str, colour: str, rng: np.random.Generator) -> Lo
     return Look(shape, texture, (r, g, b), shade((r, g, b), float(rng.choice([0.72, -0.5]))))
 
 
-def _film(job: tuple[Path, int, Size, int]) -> None:
-    out, seed, size, index = job
-    video.write(out / plan(seed, size, index).path, render(seed, size, index), FPS)
+def _look(who: Owner, rng: np.random.Generator) -> tuple[str, str, str]:
+    return str(rng.choice(SHAPES)), str(rng.choice(TEXTURES)), str(rng.choice(who.colours))

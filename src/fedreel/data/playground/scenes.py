@@ -72,7 +72,11 @@ def _mix(low: tuple[int, int, int], high: tuple[int, int, int], share: np.ndarra
 
 def _ridge(x: np.ndarray, y: np.ndarray, height: float, size: float, waves: float, phase: float) -> np.ndarray:
     """1 below a rolling line, 0 above it, soft over a pixel or so."""
-    line = height + size * np.sin(2 * np.pi * (waves * x + phase)) + 0.4 * size * np.sin(2 * np.pi * (2.3 * waves * x - phase))
+    line = (
+        height
+        + size * np.sin(2 * np.pi * (waves * x + phase))
+        + 0.4 * size * np.sin(2 * np.pi * (2.3 * waves * x - phase))
+    )
     return np.clip((y - line) * 50 + 0.5, 0, 1)
 
 
@@ -136,7 +140,12 @@ def _city(x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         heights = rng.uniform(low, high, 9)
         house = heights[np.clip(np.floor((x + 0.15) * 7).astype(int), 0, 8)]
         picture = _lay(picture, colour, np.clip((y - house) * 60 + 0.5, 0, 1))
-    lit = (np.mod(x * 21, 1) > 0.55) & (np.mod(y * 18, 1) > 0.6) & (y > house + 0.04) & (np.sin(31 * np.floor(x * 21) + 17 * np.floor(y * 18)) > 0.2)
+    lit = (
+        (np.mod(x * 21, 1) > 0.55)
+        & (np.mod(y * 18, 1) > 0.6)
+        & (y > house + 0.04)
+        & (np.sin(31 * np.floor(x * 21) + 17 * np.floor(y * 18)) > 0.2)
+    )
     return _lay(picture, (244, 222, 160), 0.7 * lit)
 
 
@@ -148,7 +157,13 @@ def _paper(x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> np.ndarray
 
 
 _PAINTERS: dict[str, Callable[[np.ndarray, np.ndarray, np.random.Generator], np.ndarray]] = {
-    "meadow": _meadow, "desert": _desert, "sea": _sea, "night": _night,
-    "forest": _forest, "snow": _snow, "city": _city, "paper": _paper,
+    "meadow": _meadow,
+    "desert": _desert,
+    "sea": _sea,
+    "night": _night,
+    "forest": _forest,
+    "snow": _snow,
+    "city": _city,
+    "paper": _paper,
 }
 SCENES = tuple(_PAINTERS)

@@ -33,27 +33,45 @@ class Size:
 
 SMALL = Size(
     name="small",
-    action_owners=8, action_train=50, action_test=16,
-    moment_owners=8, moment_videos=12,
-    summary_owners=9, summary_videos=6,
+    action_owners=8,
+    action_train=50,
+    action_test=16,
+    moment_owners=8,
+    moment_videos=12,
+    summary_owners=9,
+    summary_videos=6,
     skeleton_unit=24,
-    image_owners=10, image_shapes=5, image_textures=4, image_train=120, image_test=2, image_server=1500,
+    image_owners=10,
+    image_shapes=5,
+    image_textures=4,
+    image_train=120,
+    image_test=2,
+    image_server=1500,
 )
 
 MEDIUM = Size(
     name="medium",
-    action_owners=14, action_train=120, action_test=40,
-    moment_owners=12, moment_videos=32,
-    summary_owners=12, summary_videos=12,
+    action_owners=14,
+    action_train=120,
+    action_test=40,
+    moment_owners=12,
+    moment_videos=32,
+    summary_owners=12,
+    summary_videos=12,
     skeleton_unit=60,
-    image_owners=10, image_shapes=6, image_textures=5, image_train=400, image_test=4, image_server=6000,
+    image_owners=10,
+    image_shapes=6,
+    image_textures=5,
+    image_train=400,
+    image_test=4,
+    image_server=6000,
 )
 
 SIZES = {size.name: size for size in (SMALL, MEDIUM)}
 
 
 def stream(seed: int, *key: int | str) -> np.random.Generator:
-    """The random stream of one thing in the world: it depends on the seed and the thing's name, never on what was drawn before."""
+    """The random stream of one thing in the world: a function of the seed and the thing's name alone."""
     words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in key]
     return np.random.default_rng([seed, *words])
 

@@ -1,0 +1,76 @@
+"""Private state: durable, atomic, idempotent when an order is repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedreel.core.files import file_name
+from fedreel.core.state import PrivateStore, State
+from fedreel.errors import RunError
+
+
+def state(value: float) -> State:
+    return State({"t": torch.tensor([value])}, {"n": value, "text": "x"})
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_a_repeated_order_starts_from_the_same_state(tmp_path: Path, cold: bool) -> None:
+    store = PrivateStore(tmp_path)
+
+    def act(key: tuple[int, int]) -> float:
+        nonlocal store
+        if cold:
+            store = PrivateStore(tmp_path)  # a fresh process
+        before = store.load("a", key)
+        value = float(before.numbers.get("n", 0.0)) + key[0]
+        store.save("a", key, state(value))
+        return value
+
+    assert [act((1, 1)), act((2, 1)), act((2, 1)), act((2, 1)), act((3, 5))] == [1.0, 3.0, 3.0, 3.0, 6.0]
+
+
+def test_a_server_that_falls_back_finds_the_older_generation(tmp_path: Path) -> None:
+    store = PrivateStore(tmp_path)
+    for r in range(1, 6):
+        store.save("a", (r, 1), state(float(r)))
+    assert store.load("a", (4, 1)).numbers["n"] == 3.0  # round 4 is done again after a resume
+    assert store.load("a", (5, 1)).numbers["n"] == 3.0  # the future that was undone is gone
+
+
+def test_old_generations_are_removed(tmp_path: Path) -> None:
+    store = PrivateStore(tmp_path)
+    for r in range(1, 40):
+        store.save("a", (r, 1), state(float(r)))
+    assert len(list((tmp_path / "a").iterdir())) <= 5
+    assert PrivateStore(tmp_path).load("a", (40, 1)).tensors["t"].item() == 39.0
+
+
+def test_a_client_that_was_away_for_long_keeps_its_state(tmp_path: Path) -> None:
+    store = PrivateStore(tmp_path)
+    store.save("a", (1, 1), state(1.0))
+    store.save("a", (50, 1), state(50.0))
+    assert PrivateStore(tmp_path).load("a", (50, 1)).numbers["n"] == 1.0  # round 50 repeated: starts from round 1's
+
+
+@pytest.mark.parametrize("name", ["../../etc", "a/b", "..", ".", "", "x" * 300, "naïve ☃", "a\0b", "con\n"])
+def test_no_client_name_escapes_the_folder(tmp_path: Path, name: str) -> None:
+    safe = file_name(name)
+    assert "/" not in safe
+    assert not safe.startswith(".")
+    assert 0 < len(safe) <= 120
+    store = PrivateStore(tmp_path / "store")
+    store.save(name, (1, 1), state(2.0))
+    assert PrivateStore(tmp_path / "store").load(name, (2, 1)).numbers["n"] == 2.0
+    assert [p.name for p in tmp_path.iterdir()] == ["store"]
+    assert len({file_name(n) for n in ("a/b", "a%2Fb", "a.b", "a_b", "A/b")}) == 5
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    store = PrivateStore(tmp_path)
+    store.save("a", (1, 1), state(1.0))
+    next((tmp_path / "a").iterdir()).write_bytes(b"rubbish")
+    with pytest.raises(RunError, match="private state cannot be read"):
+        PrivateStore(tmp_path).load("a", (2, 1))
