@@ -5,26 +5,25 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import re
 import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
 from fedreel.data import playground, video
-from fedreel.data.playground import SMALL, actions, bodies, images, moments, motion, skeletons, summary
+from fedreel.data.playground import SMALL, actions, motion
 from fedreel.data.playground.work import Jobs
 from fedreel.errors import DataError
 
 TINY = replace(
     SMALL, name="tiny",
-    action_owners=2, action_train=24, action_test=8, moment_owners=4, moment_videos=2, summary_owners=3, summary_videos=2,
-    skeleton_unit=4, image_owners=3, image_shapes=3, image_textures=2, image_train=20, image_test=1, image_server=60,
+    action_owners=2, action_train=24, action_test=8,
+    moment_owners=4, moment_videos=1, summary_owners=3, summary_videos=1, skeleton_unit=4,
+    image_owners=3, image_shapes=3, image_textures=2, image_train=20, image_test=1, image_server=60,
 )  # fmt: skip
 
 
@@ -112,10 +111,12 @@ def test_an_interrupted_make_leaves_nothing_that_looks_complete(world, tmp_path,
     assert contents(tmp_path / "actions") == contents(world / "actions")
 
 
-def test_a_helper_that_fails_says_why(tmp_path):
+def test_a_helper_that_fails_says_why(tmp_path, monkeypatch):
+    monkeypatch.setattr(actions, "job", lambda *_: None)  # here; the helper process has the real one
     (tmp_path / "owner-01").write_text("a file where a folder must be")
-    with pytest.raises((DataError, OSError), match=r"owner-01|helper process failed"):
+    with pytest.raises(DataError, match="helper process failed") as caught:
         Jobs("actions", tmp_path, 0, TINY, workers=2).run(20)
+    assert "owner-01" in caught.value.found
 
 
 def test_the_cache_folder_names_what_it_holds(tmp_path, monkeypatch):
@@ -203,15 +204,16 @@ def test_at_any_moment_every_motion_has_the_same_poses():
             motion.track(action, times, 64, actions.RADIUS, motion.pace(rng), motion.phases(rng), rng)
             for _ in range(count)
         ]
-        angle = np.array([np.mod(t.angle, 2 * np.pi) for t in tracks])
-        poses[action] = np.stack([angle, *(np.array([getattr(t, k) for t in tracks]) for k in ("x", "y", "radius", "apart"))])
+        angle = [np.mod(t.angle, 2 * np.pi) for t in tracks]
+        others = [[getattr(t, name) for t in tracks] for name in ("x", "y", "radius", "apart")]
+        poses[action] = np.sort(np.array([angle, *others]), axis=1)  # coordinate, track, time
     first = poses[actions.CLASSES[0]]
     for action, other in poses.items():
-        for mine, theirs in zip(first.reshape(5, count, 3).transpose(0, 2, 1).reshape(15, count),
-                                other.reshape(5, count, 3).transpose(0, 2, 1).reshape(15, count)):  # fmt: skip
-            grid = np.sort(np.concatenate([mine, theirs]))
-            gap = [np.searchsorted(np.sort(a), grid, side="right") / count for a in (mine, theirs)]
-            assert np.abs(gap[0] - gap[1]).max() < 2.4 * np.sqrt(2 / count), action  # p = 2e-5
+        for coordinate, time in itertools.product(range(5), range(3)):
+            mine, theirs = first[coordinate, :, time], other[coordinate, :, time]
+            grid = np.concatenate([mine, theirs])
+            gap = np.searchsorted(mine, grid, side="right") - np.searchsorted(theirs, grid, side="right")
+            assert np.abs(gap).max() / count < 2.4 * np.sqrt(2 / count), action  # p = 2e-5
 
 
 def test_motions_go_the_way_their_names_say():
@@ -230,13 +232,13 @@ def test_motions_go_the_way_their_names_say():
 def test_sprites_slow_down_so_that_time_has_an_arrow():
     steps = np.diff(motion.slowing(24, 12))
     assert np.all(np.diff(steps) < 0)
-    assert steps[-1] / steps[0] == pytest.approx(1 - motion.FRICTION, abs=0.1)
+    assert steps[-1] / steps[0] == pytest.approx(1 - motion.FRICTION, abs=0.05)
     assert steps.mean() * 12 == pytest.approx(1, abs=0.05)
 
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory):
-    """The small world's action clips as a learner gets them: 8 frames of 32 x 32, standardised; labels; which are test."""
+    """The small world's clips as a learner gets them: 8 frames of 32 x 32, labels, and which are test."""
     folder = playground.make(tmp_path_factory.mktemp("small"), parts=["actions"]) / "actions"
     index = rows(folder / "index.csv")
     pixels = np.stack([video.read(folder / r["path"], size=(32, 32))[0][::2][:8] for r in index]).astype(np.float32)

@@ -14,11 +14,14 @@ from ..config import TrainConfig
 from ..errors import FedreelError, nearest
 from .exchange import Door, Ledger, Policy
 from .method import Method
+from .optim import make_optimizer
 from .state import PrivateStore, State
 from .task import EVERYONE, Batch, ClientData, Population, Task
-from .training import Term, check_finite, fit, learning_rate, make_optimizer
+from .training import Term, check_finite, fit, learning_rate
 from .update import EVALUATE, TRAIN, Order, Update, Value
 from .weights import Layout, TensorInfo, Weights, bind, still_bound
+
+_OPTIMIZER = "optimizer/"
 
 
 class Client:
@@ -79,15 +82,16 @@ class Client:
     def fit(self, terms: Sequence[Term] = (), epochs: int | None = None) -> None:
         """Local epochs on the training data; sets the numbers `samples` and `loss`."""
         worker, config = self._worker, self._worker.config
-        optimizer = worker.optimizer_for(self.round)
+        worker.optimizer.reset(learning_rate(config, self.round, worker.rounds))
         if config.keep_optimizer:
-            worker.restore_optimizer(self.state)
+            kept = {n: t for n, t in self.state.tensors.items() if n.startswith(_OPTIMIZER)}
+            worker.optimizer.restore({n.removeprefix(_OPTIMIZER): t for n, t in kept.items()})
         deadline = None if self._order.limit is None else worker.started + self._order.limit
         loss, _ = fit(
             self.model,
             self.task,
             self.data.train,
-            optimizer,
+            worker.optimizer,
             config,
             terms=terms,
             epochs=config.epochs if epochs is None else epochs,
@@ -96,7 +100,7 @@ class Client:
         )
         check_finite(loss, self.name)
         if config.keep_optimizer:
-            worker.keep_optimizer(self.state)
+            self.state.tensors |= {_OPTIMIZER + n: t.clone() for n, t in worker.optimizer.state().items()}
         self.numbers |= {"samples": float(len(self.data.train)), "loss": loss, **self.data.numbers}
 
 
@@ -228,28 +232,6 @@ class Worker:
             self._spares.append(copy.deepcopy(self.model).requires_grad_(False))
         self._spares_used += 1
         return self._spares[self._spares_used - 1]
-
-    def optimizer_for(self, round: int) -> torch.optim.Optimizer:
-        """The optimizer with fresh state and the round's rate."""
-        self.optimizer.state.clear()
-        rate = learning_rate(self.config, round, self.rounds)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        return self.optimizer
-
-    def keep_optimizer(self, state: State) -> None:
-        for i, slot in self.optimizer.state_dict()["state"].items():
-            for key, value in slot.items():
-                if value is not None:
-                    state.tensors[f"optimizer/{i}/{key}"] = torch.as_tensor(value).clone()
-
-    def restore_optimizer(self, state: State) -> None:
-        slots: dict[int, dict[str, Tensor]] = {}
-        for name, value in state.tensors.items():
-            if name.startswith("optimizer/"):
-                _, i, key = name.split("/")
-                slots.setdefault(int(i), {})[key] = value.clone()
-        self.optimizer.load_state_dict({"state": slots, "param_groups": self.optimizer.state_dict()["param_groups"]})
 
 
 def _seed(seed: int, order: Order) -> int:

@@ -32,7 +32,7 @@ class Tensors:
     tensors: tuple[Tensor, ...]
 
     def __len__(self) -> int:
-        return len(self.tensors[0])
+        return self.tensors[0].shape[0]
 
     def to(self, device: torch.device) -> Tensors:
         return self if self.tensors[0].device == device else Tensors(tuple(t.to(device) for t in self.tensors))
@@ -41,7 +41,7 @@ class Tensors:
         n = len(self)
         if generator is None:
             for start in range(0, n, size):
-                yield tuple(t[start : start + size] for t in self.tensors)
+                yield tuple([t[start : start + size] for t in self.tensors])
             return
         order = torch.randperm(n, generator=generator)
         if self.tensors[0].device.type != "cpu":
@@ -123,4 +123,4 @@ class Task(ABC):
 
 
 def batch_length(batch: Batch) -> int:
-    return len(batch[0])
+    return batch[0].shape[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from ..config import TrainConfig
 from ..errors import FedreelError
+from .optim import Optimizer
 from .task import Batch, Examples, Outputs, Task, batch_length
 from .weights import Weights
 
@@ -37,7 +38,7 @@ def fit(
     model: nn.Module,
     task: Task,
     examples: Examples,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     config: TrainConfig,
     *,
     terms: Sequence[Term] = (),
@@ -48,46 +49,36 @@ def fit(
     """Train; returns the task's mean loss (without terms) and the number of samples seen."""
     if not model.training:
         model.train()
-    params = [p for group in optimizer.param_groups for p in group["params"]]
+    params = optimizer.params
     device = params[0].device
     mixed = config.precision == "bf16" and device.type == "cuda"
+    one = torch.ones((), device=device)
     total: Tensor | float = 0.0
     seen = 0
     for _ in range(epochs):
         for batch in examples.batches(config.batch_size, generator if config.shuffle else None):
             if deadline is not None and time.monotonic() > deadline:
                 raise OutOfTime
-            for p in params:
-                p.grad = None
             batch = task.augment(batch)
             with torch.autocast("cuda", torch.bfloat16, enabled=mixed) if mixed else _nothing:
                 outputs = task.forward(model, batch)
                 loss = objective = task.loss(outputs, batch)
                 for term in terms:
                     objective = objective + term(Step(model, batch, outputs))
-            objective.backward()
+            grads = torch.autograd.grad(objective, params, one.to(objective.dtype), allow_unused=True)
             if config.clip_norm:
-                nn.utils.clip_grad_norm_(params, config.clip_norm)
-            optimizer.step()
+                clip([g for g in grads if g is not None], config.clip_norm)
+            optimizer.step(grads)
             n = batch_length(batch)
             total = total + (loss.item() if device.type == "cpu" else loss.detach()) * n
             seen += n
     return (float(total) / seen if seen else math.nan), seen
 
 
-def make_optimizer(params: Iterable[nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
-    """The recipe's optimizer. One-dimensional and `no_decay` handling is the task's: it may set `p.no_decay`."""
-    trained = [p for p in params if p.requires_grad]
-    plain = [p for p in trained if not getattr(p, "no_decay", False)]
-    groups: list[dict] = [{"params": plain}]
-    if len(plain) < len(trained):
-        groups.append({"params": [p for p in trained if getattr(p, "no_decay", False)], "weight_decay": 0.0})
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(
-            groups, config.lr, config.momentum, weight_decay=config.weight_decay, nesterov=config.nesterov
-        )
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
-    return kind(groups, config.lr, weight_decay=config.weight_decay)
+def clip(grads: list[Tensor], most: float) -> None:
+    """Scale gradients in place so that their joint L2 norm is at most `most`."""
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+    torch._foreach_mul_(grads, (most / (norm + 1e-6)).clamp(max=1.0))
 
 
 def learning_rate(config: TrainConfig, round: int, rounds: int) -> float:

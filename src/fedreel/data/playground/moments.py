@@ -23,7 +23,7 @@ COLOURS = ("red", "orange", "yellow", "green", "blue", "purple")
 SHAPES = ("circle", "square", "triangle", "star", "cross", "heart")
 ACTIONS = motion.ACTIONS
 TEXTURES = ("half", "spot", "wedge")
-HABITS = {"early": (1.2, 5.0), "middle": (6.0, 6.0), "late": (5.0, 1.2), "anywhere": (1.0, 1.0)}  # beta distributions
+HABITS = {"early": (1.2, 5.0), "middle": (14.0, 14.0), "late": (5.0, 1.2), "anywhere": (1.0, 1.0)}  # beta distributions
 WORDS: dict[str, tuple[str, ...]] = {
     "purple": ("purple", "violet"),
     "circle": ("circle", "disc"),

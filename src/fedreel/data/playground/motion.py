@@ -89,8 +89,8 @@ def phases(rng: np.random.Generator) -> tuple[float, float]:
 
 def slowing(frames: int, fps: int) -> np.ndarray:
     """Seconds of travel at every frame when speed falls linearly by FRICTION over the clip, the mean speed kept."""
-    time = np.arange(frames) / fps
-    return time * (1 + FRICTION / 2 - FRICTION / 2 * time * fps / max(frames, 1))
+    time, end = np.arange(frames) / fps, frames / fps
+    return time * (1 - FRICTION / 2 * time / end) / (1 - FRICTION / 2)
 
 
 def pace(rng: np.random.Generator) -> float:

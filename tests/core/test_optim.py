@@ -1,0 +1,93 @@
+"""Our SGD is torch's, to the bit; kept state goes on where it stopped; decay spares what asks for it."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedreel.config import TrainConfig
+from fedreel.core.optim import make_optimizer
+from fedreel.core.training import clip, learning_rate
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, 3))
+
+
+def train(net: nn.Module, step: Any, steps: range) -> None:
+    for i in steps:
+        x = torch.randn(5, 4, generator=torch.Generator().manual_seed(i))
+        for p in net.parameters():
+            p.grad = None
+        net(x).square().mean().backward()
+        step([p.grad for p in net.parameters()])
+
+
+@pytest.mark.parametrize(("momentum", "nesterov", "decay"), [(0.0, False, 0.0), (0.9, False, 0.01), (0.9, True, 0.1),
+                                                             (0.0, False, 0.1), (0.5, True, 0.0)])  # fmt: skip
+def test_sgd_is_torchs_to_the_bit(momentum: float, nesterov: bool, decay: float) -> None:
+    a, b = model(), model()
+    ours = make_optimizer(a.parameters(), TrainConfig(momentum=momentum, nesterov=nesterov, weight_decay=decay))
+    ours.reset(0.1)
+    theirs = torch.optim.SGD(b.parameters(), 0.1, momentum, nesterov=nesterov, weight_decay=decay)
+    train(a, ours.step, range(6))
+    train(b, lambda _: theirs.step(), range(6))
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters()))
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_reset_forgets_and_kept_state_goes_on(kind: Any) -> None:
+    config = TrainConfig(optimizer=kind, momentum=0.9, weight_decay=0.01)
+    whole, parts, anew = model(), model(), model()
+    one = make_optimizer(whole.parameters(), config)
+    one.reset(0.05)
+    train(whole, one.step, range(6))
+    for net, keep in ((parts, True), (anew, False)):
+        optimizer = make_optimizer(net.parameters(), config)
+        optimizer.reset(0.05)
+        train(net, optimizer.step, range(3))
+        kept = {n: t.clone() for n, t in optimizer.state().items()}
+        optimizer.reset(0.05)
+        if keep:
+            optimizer.restore(kept)
+        train(net, optimizer.step, range(3, 6))
+    assert all(torch.equal(p, q) for p, q in zip(whole.parameters(), parts.parameters()))
+    assert not all(torch.equal(p, q) for p, q in zip(whole.parameters(), anew.parameters()))
+
+
+@pytest.mark.parametrize(("kind", "momentum"), list(product(["sgd", "adam", "adamw"], [0.0, 0.9])))
+def test_no_decay_is_respected(kind: Any, momentum: float) -> None:
+    """Gradients of zero: what is decayed shrinks, what is spared stays."""
+    net = model()
+    net[0].weight.no_decay = True
+    before = [p.detach().clone() for p in net.parameters()]
+    optimizer = make_optimizer(net.parameters(), TrainConfig(optimizer=kind, momentum=momentum, weight_decay=0.5))
+    optimizer.reset(0.1)
+    optimizer.step([torch.zeros_like(p) for p in net.parameters()])
+    same = [torch.equal(p, q) for p, q in zip(net.parameters(), before)]
+    assert same == [True, False, False, False]
+
+
+def test_schedules() -> None:
+    assert learning_rate(TrainConfig(lr=0.2), 7, 10) == 0.2
+    step = TrainConfig(lr=1.0, schedule="step", milestones=(2, 4), decay=0.1)
+    assert [round(learning_rate(step, r, 5), 6) for r in range(1, 6)] == [1.0, 1.0, 0.1, 0.1, 0.01]
+    cosine = [learning_rate(TrainConfig(lr=1.0, schedule="cosine"), r, 4) for r in range(1, 5)]
+    assert cosine == pytest.approx([1.0, 0.853553, 0.5, 0.146447], abs=1e-6)
+
+
+def test_clipping_is_torchs() -> None:
+    for most in (0.5, 3.0, 100.0):
+        grads = [torch.randn(3, 4), torch.randn(5), torch.randn(())]
+        copies = [nn.Parameter(torch.zeros_like(g)) for g in grads]
+        for c, g in zip(copies, grads):
+            c.grad = g.clone()
+        nn.utils.clip_grad_norm_(copies, most)
+        clip(grads, most)
+        assert all(torch.allclose(g, c.grad, atol=1e-6) for g, c in zip(grads, copies))
+        assert float(torch.cat([g.flatten() for g in grads]).norm()) <= most * 1.00001 or most == 100.0
