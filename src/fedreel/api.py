@@ -33,12 +33,11 @@ def run(
 
     `set` changes settings: ``run("recognition", "out", set={"method.name": "fedprox", "method.mu": 0.01})``.
     """
-    overrides = [f"{key}={_toml(value)}" for key, value in (set or {}).items()]
     if isinstance(recipe, Recipe):
-        if overrides:
+        if set:
             raise TypeError("`set` goes with a recipe's name or file; change a Recipe object with dataclasses.replace")
     else:
-        recipe = load_recipe(recipe, overrides)
+        recipe = load_recipe(recipe, set or {})
     if seed is not None:
         recipe = replace(recipe, seed=seed)
     if device is not None:
@@ -46,9 +45,3 @@ def run(
     if engine is not None:
         recipe = replace(recipe, engine={**recipe.engine, "name": engine})
     return core.run(recipe, out, resume=resume, quiet=quiet, task=task, method=method)
-
-
-def _toml(value: Any) -> str:
-    import tomli_w
-
-    return tomli_w.dumps({"v": list(value) if isinstance(value, tuple) else value}).removeprefix("v = ").strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 
 from .config import load_recipe, recipe_names
 from .errors import RecipeError, nearest
@@ -22,15 +23,12 @@ def catalogue(what: str = "all") -> dict[str, list[tuple[str, str]]]:
 def _rows(kind: str) -> list[tuple[str, str]]:
     if kind == "recipes":
         return [(name, load_recipe(name).description) for name in recipe_names()]
-    return [(name, _module_line(lookup(_TABLES[kind], name))) for name in names(_TABLES[kind])]
+    classes = {name: lookup(_TABLES[kind], name) for name in names(_TABLES[kind])}
+    modules = Counter(cls.__module__ for cls in classes.values())
+    return [(name, _line(cls, alone=modules[cls.__module__] == 1)) for name, cls in classes.items()]
 
 
-def _module_line(cls: type) -> str:
-    """A method's module says what it is; classes that share a module say it themselves."""
-    module = inspect.getmodule(cls)
-    alone = (
-        module is not None
-        and sum(inspect.isclass(v) and v.__module__ == cls.__module__ for v in vars(module).values()) == 1
-    )
-    text = (module.__doc__ if alone and module else cls.__doc__) or ""
-    return text.strip().splitlines()[0]
+def _line(cls: type, alone: bool) -> str:
+    """A method's module says what it is; registered classes that share a module say it themselves."""
+    text = (inspect.getmodule(cls).__doc__ if alone else cls.__doc__) or ""
+    return next(iter(text.strip().splitlines()), "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -51,8 +52,10 @@ def run(
     try:
         result = start(resolved, folder, resume=resume, quiet=quiet)
     except KeyboardInterrupt:
-        again = f"fedreel run {recipe} ... --out {folder} --resume"
-        typer.echo(f"\nInterrupted. The last checkpoint stands; go on with: {again}", err=True)
+        again = shlex.join(["fedreel", "run", str(folder / "recipe.toml"), "--out", str(folder), "--resume"])
+        begun = (folder / "recipe.toml").exists()
+        said = f"The last checkpoint stands; go on with: {again}" if begun else "Nothing has been run yet."
+        typer.echo(f"\nInterrupted. {said}", err=True)
         raise typer.Exit(130) from None
     _print_result(result.path, result.summary)
 
@@ -79,6 +82,10 @@ def compare(
         typer.echo(json.dumps(table, indent=1))
     else:
         _print_table(table["columns"], [[cell_text(row.get(c)) for c in table["columns"]] for row in table["rows"]])
+        for left_out in table["skipped"]:
+            typer.echo(f"left out {left_out['run']}: {left_out['why']}", err=True)
+        for note in table["notes"]:
+            typer.echo(note, err=True)
 
 
 @app.command()
@@ -138,6 +145,7 @@ def reproduce(
     data: Annotated[Path | None, typer.Option(help="Data folder or file; the playground if not given.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder [runs/reproduce/SYSTEM-TABLE-SCALE].")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    jobs: Annotated[int, typer.Option(help="Cells run at once, each in a process of its own.")] = 1,
 ) -> None:
     """Run a table's sweep and print it beside the paper's numbers. Finished cells are not run again."""
     from .reproduce import reproduce as start
@@ -145,7 +153,7 @@ def reproduce(
 
     folder = out or Path("runs") / "reproduce" / f"{system}-{table}-{scale}"
     try:
-        result = start(system, table, scale=scale, data=data, out=folder, device=device)
+        result = start(system, table, scale=scale, data=data, out=folder, device=device, jobs=jobs)
     except KeyboardInterrupt:
         typer.echo("\nInterrupted. Finished cells are kept: run the same command again to go on.", err=True)
         raise typer.Exit(130) from None
@@ -193,6 +201,7 @@ def data_shard(
     """Decode videos once into uint8 shards that are mapped into memory. Broken files are skipped and listed."""
     from .data import archive, lists, shards
 
+    out = out.resolve()
     if source.is_file():
         source = archive.extract(source, out.with_name(out.name + "-videos"))
     typer.echo(f"decoding {source} ...", err=True)
@@ -219,7 +228,7 @@ def main() -> None:
 
 def _print_result(path: Path, summary: dict) -> None:
     shown = {k: v for k, v in summary["metrics"].items() if not k.endswith("_clients")}
-    metrics = ", ".join(f"{k} {v:.4f}" for k, v in shown.items())
+    metrics = ", ".join(f"{k} {v:.4f}" for k, v in shown.items()) or "nothing to test on"
     refused = sum(summary["refused"].values())
     typer.echo(
         f"{summary['method']} on {summary['task']}: {summary['rounds']} rounds in {summary['wall_seconds']:.1f} s,"
@@ -236,4 +245,6 @@ def _print_table(columns: list[str], rows: list[list[str]]) -> None:
     for row in rows:
         table.add_row(*row)
     console = Console(highlight=False, markup=False)
-    console.print(table, width=None if console.is_terminal else 200)
+    if not console.is_terminal:
+        console.width = 1000  # a file or a pipe gets whole cells, whatever the table's width
+    console.print(table)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
 import types
 import typing
 from dataclasses import dataclass, field
@@ -35,6 +37,10 @@ class TrainConfig:
     milestones: tuple[int, ...] = ()
     decay: float = 0.1
 
+    def __post_init__(self) -> None:
+        check_ranges(self, "train", epochs=(1, math.inf), batch_size=(1, math.inf), lr=(0, math.inf))
+        check_ranges(self, "train", momentum=(0, 1), weight_decay=(0, math.inf), clip_norm=(0, math.inf))
+
 
 @dataclass(frozen=True)
 class RoundConfig:
@@ -49,6 +55,10 @@ class RoundConfig:
     time_limit: float = 0.0  # seconds for one client's answer; 0 = no limit
     max_change: float = 100.0  # admission: ||update - sent|| <= max_change * (1 + ||sent||)
 
+    def __post_init__(self) -> None:
+        check_ranges(self, "round", rounds=(1, math.inf), fraction=(0, 1), clients=(0, math.inf), min_answers=(0, 1))
+        check_ranges(self, "round", **dict.fromkeys(("evaluate_every", "repeat", "time_limit"), (0, math.inf)))
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -59,6 +69,9 @@ class DataConfig:
     seed: int = 0  # of the playground and the division; kept apart from the run's seed
     partition: dict[str, Any] = field(default_factory=lambda: {"name": "by-owner"})
     test_share: float = 0.25  # where the data do not say what is for testing
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "data", seed=(0, 2**63 - 1), test_share=(0, 0.99))
 
 
 @dataclass(frozen=True)
@@ -74,13 +87,21 @@ class Recipe:
     task: dict[str, Any] = field(default_factory=dict)
     method: dict[str, Any] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=lambda: {"name": "local"})
-    data: DataConfig = DataConfig()
-    train: TrainConfig = TrainConfig()
-    round: RoundConfig = RoundConfig()
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    round: RoundConfig = field(default_factory=RoundConfig)
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "recipe", seed=(0, 2**63 - 1))
+        devices = ("auto", "cpu", "cuda")
+        if self.device.partition(":")[0] not in devices:
+            hint = nearest(self.device, devices)
+            raise RecipeError(f"unknown device '{self.device}'", expected="auto, cpu, cuda or cuda:N", hint=hint)
 
 
-def load_recipe(source: str | Path, overrides: typing.Sequence[str] = ()) -> Recipe:
-    """A recipe by its name or file, with `a.b=c` overrides applied, checked as far as possible without torch."""
+def load_recipe(source: str | Path, overrides: typing.Sequence[str] | typing.Mapping[str, Any] = ()) -> Recipe:
+    """A recipe by its name or file, with overrides applied (texts `a.b=c`, or a mapping of `a.b` to values), checked
+    as far as possible without torch."""
     path = Path(source)
     if path.suffix == ".toml":
         table = read_toml(path)
@@ -92,12 +113,17 @@ def load_recipe(source: str | Path, overrides: typing.Sequence[str] = ()) -> Rec
             where="recipes that come with fedreel",
             hint=nearest(str(source), recipe_names()) + " A file must end in .toml",
         )
-    for text in overrides:
-        _override(table, text)
+    pairs = overrides.items() if isinstance(overrides, typing.Mapping) else map(_setting, overrides)
+    for key, value in pairs:
+        _override(table, key, os.fspath(value) if isinstance(value, os.PathLike) else value)
     return make_recipe(table, str(source))
 
 
 def make_recipe(table: dict[str, Any], where: str = "recipe") -> Recipe:
+    """A checked recipe from a table as a file has it."""
+    engine = table.get("engine", {})
+    if isinstance(engine, dict):  # settings of the default engine do not have to name it
+        table = {**table, "engine": {"name": "local", **engine}}
     recipe = build(Recipe, table, where)
     for section, known in (("task", TASKS), ("method", METHODS), ("engine", ENGINES)):
         name = getattr(recipe, section).get("name")
@@ -133,11 +159,31 @@ def build(cls: type[T], table: dict[str, Any], where: str) -> T:
     for key in table:
         if key not in known:
             raise RecipeError(f"unknown key '{key}'", where=where, hint=nearest(key, known))
+    missing = [f.name for f in dataclasses.fields(cls) if _required(f) and f.name not in table]  # type: ignore[arg-type]
+    if missing:
+        raise RecipeError(f"the setting '{missing[0]}' is missing", where=where)
     values = {key: _convert(hints[key], value, f"{where}, {key}") for key, value in table.items()}
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:
         raise RecipeError(f"these settings do not fit together: {error}", where=where) from error
+
+
+def check_ranges(config: object, section: str, **ranges: tuple[float, float]) -> None:
+    """Raise unless every named number of a section lies in its range, ends included (so that nan does not)."""
+    for name, (low, high) in ranges.items():
+        value = getattr(config, name)
+        if not low <= value <= high:
+            raise RecipeError(
+                f"{name} is out of range",
+                where=f"[{section}] {name}",
+                expected=f"{low} or more" if high == math.inf else f"{low} to {high}",
+                found=str(value),
+            )
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
@@ -169,22 +215,32 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     plain = {int: int, float: float, bool: bool, str: str}.get(hint, origin if origin is dict else None)
     if plain and isinstance(value, plain) and not (plain is int and isinstance(value, bool)):
         return value
-    expected = getattr(hint, "__name__", str(hint))
     raise RecipeError(
-        "wrong type of value", where=where, expected=expected, found=f"{value!r} ({type(value).__name__})"
+        "wrong type of value", where=where, expected=_words(hint), found=f"{value!r} ({type(value).__name__})"
     )
 
 
-def _override(table: dict[str, Any], text: str) -> None:
+def _words(hint: Any) -> str:
+    """A type as a person would say it: a plain name, or `tuple[int, int]` for what has parts."""
+    if dataclasses.is_dataclass(hint):
+        return "a section"
+    return str(hint) if typing.get_origin(hint) else getattr(hint, "__name__", str(hint))
+
+
+def _setting(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise RecipeError(f"cannot read the setting '{text}'", expected="section.key=value", where="--set")
-    *sections, last = key.strip().split(".")
+    return key.strip(), parse_value(value.strip())
+
+
+def _override(table: dict[str, Any], key: str, value: Any) -> None:
+    *sections, last = key.split(".")
     for section in sections:
         table = table.setdefault(section, {})
         if not isinstance(table, dict):
-            raise RecipeError(f"'{section}' is a value, not a section", where=f"--set {text}")
-    table[last] = parse_value(value.strip())
+            raise RecipeError(f"'{section}' is a value, not a section", where=f"the setting {key}")
+    table[last] = value
 
 
 def parse_value(text: str) -> Any:

@@ -20,7 +20,7 @@ METHODS = {
     "local-only": "fedreel.methods.ends:LocalOnly",
 }
 TASKS = {"recognition": "fedreel.tasks.recognition:Recognition"}
-ENGINES = {"local": "fedreel.engines.local:LocalEngine"}
+ENGINES = {"local": "fedreel.engines.local:LocalEngine", "vector": "fedreel.engines.vector:VectorEngine"}
 
 _GROUPS = {id(METHODS): "fedreel.methods", id(TASKS): "fedreel.tasks", id(ENGINES): "fedreel.engines"}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from faulty import EXPECTED, FAULTS, Faulty, Unlucky
 from fedreel.config import RoundConfig
 from fedreel.core.aggregate import Mean
 from fedreel.core.client import Client
@@ -229,82 +228,12 @@ def test_evaluation_weighs_by_samples_and_by_clients(tmp_path: Path) -> None:
     assert row["metrics"]["top1_clients"] == pytest.approx(sum(v for v, _ in values) / len(values))
 
 
-class Faulty:
-    """Spoils answers of the engine below: (round, client) -> what happens."""
-
-    def __init__(self, inner: LocalEngine, faults: dict[tuple[int, str], str]) -> None:
-        self.inner, self.faults, self.slots = inner, faults, 1
-        self.clients, self.travelling = inner.clients, inner.travelling
-        self.extra: deque[Update] = deque()
-        self.old: Update | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def next(self) -> Update | Failure | None:
-        if self.extra:
-            return self.extra.popleft()
-        result = self.inner.next()
-        if not isinstance(result, Update) or result.weights is None:
-            return result
-        fault = self.faults.get((result.round, result.client))
-        if fault == "nan":
-            result.weights["head.bias"][0] = math.nan
-        elif fault == "shape":
-            result.weights = Weights.of({**result.weights, "head.bias": torch.zeros(3)})
-        elif fault == "norm":
-            result.weights = 1e6 * result.weights
-        elif fault == "stale" and self.old is not None:
-            self.extra.append(result)
-            return self.old
-        elif fault == "duplicate":
-            self.extra.append(Update(result.round, result.step, result.client, result.weights, result.numbers))
-        elif fault == "loss":
-            result.numbers["loss"] = math.inf
-        if result.round == 1:
-            self.old = result
-        return result
-
-
-@dataclass(frozen=True)
-class Unlucky(FedAvg):
-    """Clients that raise or hang in given rounds."""
-
-    def local_training(self, client: Client) -> None:
-        import time
-
-        if (client.round, client.name) == (2, "c0"):
-            raise ValueError("the camera is broken")
-        if (client.round, client.name) == (3, "c1"):
-            time.sleep(60)
-        client.fit()
-
-
-FAULTS = {
-    (1, "c2"): "nan",
-    (2, "c3"): "shape",
-    (3, "c0"): "norm",
-    (4, "c1"): "stale",
-    (5, "c2"): "duplicate",
-    (6, "c3"): "loss",
-}
-
-
 def test_faults_of_every_kind_are_survived_and_named(tmp_path: Path) -> None:
-    fed, notes = federate(tmp_path, Unlucky(), wrap=lambda e: Faulty(e, FAULTS), rounds=6, time_limit=0.5)
+    fed, notes = federate(tmp_path, Unlucky(), wrap=lambda e: Faulty(e, FAULTS), rounds=6, time_limit=3.0)
     refused = {(r["round"], r["client"]): (r["reason"], r["detail"]) for r in notes.of("refused")}
-    assert {k: v[0] for k, v in refused.items()} == {
-        (1, "c2"): "not-finite",
-        (2, "c0"): "error",
-        (2, "c3"): "shape",
-        (3, "c0"): "norm",
-        (3, "c1"): "timeout",
-        (4, "c3"): "stale",  # the old update that came was c3's of round 1
-        (5, "c2"): "duplicate",
-        (6, "c3"): "not-finite",
-    }
+    assert {k: v[0] for k, v in refused.items()} == EXPECTED
     assert "the camera is broken" in refused[2, "c0"][1]
-    assert "0.5 s" in refused[3, "c1"][1]
+    assert "3 s" in refused[3, "c1"][1]
     assert [r["answered"] for r in notes.of("train")] == [3, 2, 2, 4, 4, 3]
     assert sum(fed.progress.refused.values()) == 8
     assert all(bool(t.isfinite().all()) for t in fed.weights.values())

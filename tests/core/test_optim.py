@@ -11,7 +11,7 @@ from torch import nn
 
 from fedreel.config import TrainConfig
 from fedreel.core.optim import make_optimizer
-from fedreel.core.training import clip, learning_rate
+from fedreel.core.training import clip, gradients, learning_rate
 
 
 def model() -> nn.Module:
@@ -91,3 +91,16 @@ def test_clipping_is_torchs() -> None:
         clip(grads, most)
         assert all(torch.allclose(g, c.grad, atol=1e-6) for g, c in zip(grads, copies))
         assert float(torch.cat([g.flatten() for g in grads]).norm()) <= most * 1.00001 or most == 100.0
+
+
+def test_gradients_are_autograds_and_none_where_the_loss_does_not_reach() -> None:
+    net, unused = model(), nn.Parameter(torch.ones(2))
+    params = (*net.parameters(), unused)
+    x = torch.randn(5, 4)
+    expected = torch.autograd.grad(net(x).square().mean(), params, allow_unused=True)
+    got = gradients(net(x).square().mean(), params, torch.ones(()))
+    assert got[-1] is None
+    assert all(torch.equal(g, e) for g, e in zip(got[:-1], expected[:-1]))
+    assert all(p.grad is None for p in params)
+    single = gradients(net(x).double().square().mean(), tuple(net.parameters()), torch.ones(()))
+    assert all(g is not None and g.dtype == torch.float32 for g in single)

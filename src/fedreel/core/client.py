@@ -98,9 +98,13 @@ class Client:
             generator=worker.generator,
             deadline=deadline,
         )
-        check_finite(loss, self.name)
+        self.trained(loss)
         if config.keep_optimizer:
             self.state.tensors |= {_OPTIMIZER + n: t.clone() for n, t in worker.optimizer.state().items()}
+
+    def trained(self, loss: float) -> None:
+        """Note the numbers of a training that has ended with this mean loss; raises if it diverged."""
+        check_finite(loss, self.name)
         self.numbers |= {"samples": float(len(self.data.train)), "loss": loss, **self.data.numbers}
 
 
@@ -148,15 +152,14 @@ class Worker:
         """Carry an order out. Everything random is drawn from (seed, round, client, purpose), so a
         repetition gives the same and methods that are compared see the same batches."""
         self.started = time.monotonic()
-        seed = _seed(self.seed, order)
+        seed = self.seed_of(order)
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
         self.generator.manual_seed(seed)
         self._spares_used = 0
-        state = self.store.load(order.client, order.key)
-        client = Client(self, order, self._data(order.client), State(dict(state.tensors), dict(state.numbers)))
-        self._enter(client)
+        client = self.open(order)
+        self.enter(client, self.weights)
         if order.kind == TRAIN:
             update = self._train(client, order)
         elif order.kind == EVALUATE:
@@ -172,11 +175,45 @@ class Worker:
                 )
         return update
 
-    def _train(self, client: Client, order: Order) -> Update:
+    # the parts of a training order, for engines that train several clients together
+
+    def seed_of(self, order: Order) -> int:
+        """The seed of everything random in this order, the client's batch order above all."""
+        text = f"{self.seed}/{order.round}/{order.client}/{order.kind}/{order.question}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+
+    def open(self, order: Order) -> Client:
+        """The client with its data and its private state as the order finds them."""
+        state = self.store.load(order.client, order.key)
+        return Client(self, order, self._data(order.client), State(dict(state.tensors), dict(state.numbers)))
+
+    def check_training(self) -> None:
+        """Raise, before any work is done, if this site would not let a trained model out."""
         self.door.check_order({"weights": "weights"} if len(self.travelling.tensors) else {})
+
+    def enter(self, client: Client, weights: Weights) -> None:
+        """Set a model up: private tensors as this client left them, the rest as received."""
+        if len(self.private.tensors):
+            weights.put(self.initial)
+            for name in self.private.place:
+                if f"model/{name}" in client.state.tensors:
+                    weights[name].copy_(client.state.tensors[f"model/{name}"])
+        if client.models:
+            weights.put(client.received)
+
+    def leave(self, client: Client, order: Order, weights: Weights, travelling: Weights) -> Update:
+        """Keep the private part of a trained model, let its travelling part out."""
+        for name in self.private.place:
+            client.state.tensors[f"model/{name}"] = weights[name].clone()
+        self._keep(client, order)
+        return self.door.release(order, travelling, client.numbers, self._declared)
+
+    # behind it
+
+    def _train(self, client: Client, order: Order) -> Update:
+        self.check_training()
         self.method.local_training(client)
-        self._leave(client, order)
-        return self.door.release(order, self.weights.take(self.travelling), client.numbers, self._declared)
+        return self.leave(client, order, self.weights, self.weights.take(self.travelling))
 
     def _evaluate(self, client: Client, order: Order) -> Update:
         self.model.eval()
@@ -192,29 +229,13 @@ class Worker:
             raise FedreelError(f"this method has no question '{order.question}'", hint=nearest(order.question, known))
         self.door.check_order(declared)
         answer: Mapping[str, Value] = function(client, **order.args)
-        self._leave(client, order)
+        self._keep(client, order)
         tensors = {n: v for n, v in answer.items() if isinstance(v, Tensor)}
         numbers = {n: float(v) for n, v in answer.items() if isinstance(v, int | float)}
         packed = Weights.of(tensors) if tensors else None
         return self.door.release(order, packed, numbers, declared, question_tensors=True)
 
-    def _enter(self, client: Client) -> None:
-        """Set the model up: private tensors as this client left them, the rest as received."""
-        if len(self.private.tensors):
-            self.weights.put(self.initial)
-            client.load(
-                {
-                    n: client.state.tensors[f"model/{n}"]
-                    for n in self.private.place
-                    if f"model/{n}" in client.state.tensors
-                }
-            )
-        if client.models:
-            self.weights.put(client.received)
-
-    def _leave(self, client: Client, order: Order) -> None:
-        for name in self.private.place if order.kind == TRAIN else ():
-            client.state.tensors[f"model/{name}"] = self.weights[name].clone()
+    def _keep(self, client: Client, order: Order) -> None:
         if client.state:
             self.store.save(order.client, order.key, client.state)
 
@@ -232,8 +253,3 @@ class Worker:
             self._spares.append(copy.deepcopy(self.model).requires_grad_(False))
         self._spares_used += 1
         return self._spares[self._spares_used - 1]
-
-
-def _seed(seed: int, order: Order) -> int:
-    text = f"{seed}/{order.round}/{order.client}/{order.kind}/{order.question}"
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from .. import __version__
 from ..config import Recipe, as_table, build, make_recipe
-from ..errors import RunError
+from ..errors import RecipeError, RunError, nearest
 from ..registry import ENGINES, METHODS, TASKS, lookup
 from ..report import write as write_report
 from .client import Worker
+from .device import pick_device
 from .exchange import Ledger, Policy
 from .federation import GLOBAL, Federation, Progress, Watcher
 from .files import new_folder
 from .method import Method
 from .progress import ProgressLine
-from .rundir import RunDir, read_summary
+from .rundir import RunDir, read_summary, room_to_write
 from .state import PrivateStore
 from .task import Task
-from .track import trackers
+from .track import find_trackers
 
 
 @dataclass(frozen=True)
@@ -53,31 +58,35 @@ def run(
     """Run a recipe into the folder `out`. `task` and `method` may be given as objects, registered or not."""
     out = Path(out)
     device = pick_device(recipe.device)
-    folder = RunDir(out, recipe, resume=resume)
-    try:
+    task = task or make_task(recipe)
+    method = method or make_method(recipe)
+    recipe = _resolved(recipe, task, method)
+    make_engine = _engine_maker(recipe)
+    with room_to_write(out), closing(RunDir(out, recipe, resume=resume)) as folder:
         if folder.complete:
+            if not (out / "report.html").exists():
+                write_report(out)
             return Result(out, read_summary(out))
-        task = task or make_task(recipe)
-        method = method or make_method(recipe)
+        policy = Policy.read(Path(recipe.policy)) if recipe.policy else Policy()
+        population = task.population(recipe.data, recipe.data.seed)
+        trackers = find_trackers(recipe.track)
+        progress = folder.begin(device)
         worker = Worker(
             task,
             method,
             recipe.train,
-            task.population(recipe.data, recipe.data.seed),
+            population,
             rounds=recipe.round.rounds,
             seed=recipe.seed,
             device=device,
             store=PrivateStore(out / "clients"),
             ledger=Ledger(out / "ledger.jsonl"),
-            policy=Policy.read(Path(recipe.policy)) if recipe.policy else Policy(),
+            policy=policy,
         )
-        engine = lookup(ENGINES, recipe.engine["name"])(worker)
-        try:
+        with closing(make_engine(worker)) as engine, folder.writing():
             with ProgressLine(recipe.system or recipe.method["name"], recipe.round.rounds) as line:
-                watchers: list[Watcher] = [folder, *trackers(recipe.track, out), *([] if quiet else [line])]
                 # the folder's round_done is the commit: last, so that all else of the round is written before it
-                watchers = [*watchers[1:], folder]
-                progress = folder.restore(device)
+                watchers: list[Watcher] = [*(make(out) for make in trackers), *([] if quiet else [line]), folder]
                 fed = Federation(engine, method, recipe.round, recipe.seed, watchers=watchers, progress=progress)
                 if progress is None:
                     fed.record("partition", **engine.describe())
@@ -86,12 +95,8 @@ def run(
             _save_model(out, task, method, recipe, worker, fed.progress)
             summary = _summary(recipe, worker, fed.progress, device)
             folder.write_json("summary.json", summary)
-        finally:
-            engine.close()
         write_report(out)
         return Result(out, summary)
-    finally:
-        folder.close()
 
 
 def make_task(recipe: Recipe) -> Task:
@@ -100,21 +105,6 @@ def make_task(recipe: Recipe) -> Task:
 
 def make_method(recipe: Recipe) -> Method:
     return _make(recipe.method, lookup(METHODS, recipe.method["name"]), "method")
-
-
-def pick_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-        return device
-    except (RuntimeError, AssertionError) as error:
-        raise RunError(
-            f"the device '{name}' cannot be used",
-            found=str(error).splitlines()[0],
-            hint="--device auto takes a GPU if there is one",
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -131,26 +121,51 @@ def load(path: Path | str, *, model: str = GLOBAL, device: str = "cpu") -> Loade
     folder = Path(path) / "model" if (Path(path) / "model").is_dir() else Path(path)
     try:
         card = json.loads((folder / "card.json").read_text())
+        if model not in card["models"]:
+            raise RunError(f"there is no model '{model}' here", where=str(folder), hint=nearest(model, card["models"]))
         tensors = load_file(folder / f"{model}.safetensors", device=device)
-    except (OSError, ValueError) as error:
+        recipe = make_recipe(card["recipe"], str(folder / "card.json"))
+        task = make_task(recipe)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(recipe.seed)
+            net = task.model().to(device)
+        net.load_state_dict(tensors, strict=False)
+        own = {*net.state_dict()}
+        extra, lost = sorted({*tensors} - own), sorted({*card["travelling"]} - {*tensors})
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise RunError(
             "this is not a finished run or model folder",
             where=str(path),
-            found=str(error),
+            found=f"{type(error).__name__}: {error}",
             hint="give the folder that `fedreel run --out` wrote",
         ) from error
-    recipe = make_recipe(card["recipe"], str(folder / "card.json"))
-    task = make_task(recipe)
-    torch.manual_seed(recipe.seed)
-    net = task.model().to(device)
-    missing, unexpected = net.load_state_dict(tensors, strict=False)
-    if unexpected:
+    if extra or lost:
         raise RunError(
-            "the model file holds tensors that the model does not have",
-            where=str(folder),
-            found=", ".join(unexpected[:3]),
+            "the model file does not hold the tensors that its card promises",
+            where=str(folder / f"{model}.safetensors"),
+            found=", ".join([f"{n} too much" for n in extra[:3]] + [f"{n} missing" for n in lost[:3]]),
         )
-    return Loaded(net.eval(), task, {**card, "not_trained": sorted(missing)})
+    return Loaded(net.eval(), task, {**card, "not_trained": sorted(own - {*tensors})})
+
+
+def _resolved(recipe: Recipe, task: Task, method: Method) -> Recipe:
+    """The recipe with every setting of its task and method written out: a later default does not change it."""
+    tables = {"task": recipe.task, "method": recipe.method}
+    for section, made in (("task", task), ("method", method)):
+        values = {f.name: getattr(made, f.name) for f in fields(made)}  # type: ignore[arg-type]
+        plain = {k: v for k, v in values.items() if isinstance(v, bool | int | float | str | list | tuple | dict)}
+        tables[section] = {"name": tables[section]["name"], **plain}
+    return replace(recipe, **tables)  # type: ignore[arg-type]
+
+
+def _engine_maker(recipe: Recipe) -> Callable[[Worker], Any]:
+    name, settings = recipe.engine["name"], {k: v for k, v in recipe.engine.items() if k != "name"}
+    cls = lookup(ENGINES, name)
+    known = list(signature(cls).parameters)[1:]
+    for key in settings:
+        if key not in known:
+            raise RecipeError(f"unknown key '{key}'", where=f"[engine] {name}", hint=nearest(key, known))
+    return lambda worker: cls(worker, **settings)
 
 
 def _make(table: dict[str, Any], cls: type, section: str) -> Any:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import tomli_w
 import torch
+from safetensors import SafetensorError
 
 from ..config import Recipe, as_table, build, read_toml
 from ..errors import RunError
@@ -22,38 +25,35 @@ from .files import write_atomic
 
 
 class RunDir(Watcher):
-    """Writes a run. On resume `metrics.jsonl` is cut back to where the checkpoint saw it: no round is there twice."""
+    """Writes a run. On resume `metrics.jsonl` is cut back to where the checkpoint saw it: no round is there twice.
+
+    Making one checks and locks the folder; `begin` writes to it. A job that fails in between (no such data, say) leaves
+    no run behind, and the mended one may have the folder."""
 
     def __init__(self, path: Path, recipe: Recipe, *, resume: bool = False) -> None:
         self.path, self.recipe = path, recipe
-        self._lock: IO[str] | None = None
-        recipe_file = path / "recipe.toml"
-        used = path.exists() and any(not p.name.startswith(".") for p in path.iterdir())
-        if used and not recipe_file.exists():
-            raise RunError("this folder holds something else than a run", where=str(path), hint="choose another --out")
-        if used and not resume:
-            raise RunError(
-                "this folder already holds a run",
-                where=str(path),
-                hint="add --resume to go on with it, or choose another --out",
-            )
+        self._check(resume)  # before anything is made in a folder that may be someone else's
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError("the run's folder cannot be made", where=str(path), found=str(error)) from error
-        self._hold_lock()
-        if used:
-            self._same_recipe(build(Recipe, read_toml(recipe_file), str(recipe_file)))
-        else:
-            write_atomic(recipe_file, tomli_w.dumps(as_table(recipe)))
+        self._lock = self._hold_lock()
+        try:
+            self._used = self._check(resume)  # again: now nobody else is writing
+        except BaseException:
+            self._lock.close()
+            raise
         self.checkpoints = Checkpoints(path / "checkpoint")
-        self.checkpoints.folder.mkdir(exist_ok=True)
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
-        self._metrics: IO[bytes] = open(path / "metrics.jsonl", "ab")
+        self._metrics: IO[bytes] = io.BytesIO()
 
-    def restore(self, device: torch.device) -> Progress | None:
-        """The state to go on from, with the metrics cut back to it."""
+    def begin(self, device: torch.device) -> Progress | None:
+        """Open the run's files. Returns the state to go on from, if any, with the metrics cut back to it."""
+        if not self._used:
+            write_atomic(self.path / "recipe.toml", tomli_w.dumps(as_table(self.recipe)))
+        self.checkpoints.folder.mkdir(exist_ok=True)
+        self._metrics = open(self.path / "metrics.jsonl", "ab")
         found = self.checkpoints.load(device)
         progress, marks = found if found else (None, {"metrics": 0})
         self._metrics.truncate(marks["metrics"])
@@ -77,6 +77,15 @@ class RunDir(Watcher):
 
         self._writing = self._writer.submit(commit)
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """However the block ends, a checkpoint under way is let finish before the files that it syncs are closed."""
+        try:
+            yield
+        finally:
+            if self._writing is not None:
+                wait([self._writing])
+
     def settle(self) -> None:
         """Wait for the checkpoint that is being written, if any."""
         writing, self._writing = self._writing, None
@@ -84,13 +93,14 @@ class RunDir(Watcher):
             return
         try:
             writing.result()
-        except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        except (OSError, SafetensorError) as error:
+            if is_full(error):
+                raise
             raise RunError(
-                "the disk is full" if full else "the checkpoint cannot be written",
+                "the checkpoint cannot be written",
                 where=str(self.path),
                 found=str(error),
-                hint="the checkpoint of the round before stands: make room, then --resume",
+                hint="the checkpoint of the round before stands: mend the disk, then --resume",
             ) from error
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
@@ -102,20 +112,41 @@ class RunDir(Watcher):
 
     def close(self) -> None:
         self._writer.shutdown()
-        self._metrics.close()
-        if self._lock:
+        try:
+            self._metrics.close()
+        finally:
             self._lock.close()
 
-    def _hold_lock(self) -> None:
-        self._lock = open(self.path / ".lock", "w")
+    def _check(self, resume: bool) -> bool:
+        """Whether there is a run to go on with; raises if this job may not have the folder."""
+        recipe_file = self.path / "recipe.toml"
+        used = self.path.is_dir() and any(not p.name.startswith(".") for p in self.path.iterdir())
+        if used and not recipe_file.exists():
+            raise RunError(
+                "this folder holds something else than a run", where=str(self.path), hint="choose another --out"
+            )
+        if used and not resume:
+            raise RunError(
+                "this folder already holds a run",
+                where=str(self.path),
+                hint="add --resume to go on with it, or choose another --out",
+            )
+        if used:
+            self._same_recipe(build(Recipe, read_toml(recipe_file), str(recipe_file)))
+        return used
+
+    def _hold_lock(self) -> IO[str]:
+        lock = open(self.path / ".lock", "w")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            lock.close()
             raise RunError(
                 "another process is running in this folder",
                 where=str(self.path),
                 hint="wait for it to end, or choose another --out",
             ) from error
+        return lock
 
     def _same_recipe(self, before: Recipe) -> None:
         old, new = _flat(as_table(before)), _flat(as_table(self.recipe))
@@ -127,6 +158,30 @@ class RunDir(Watcher):
                 found="; ".join(differ[:5]),
                 hint="resume with the recipe the run began with, or choose another --out",
             )
+
+
+@contextmanager
+def room_to_write(path: Path) -> Iterator[None]:
+    """Whatever finds the disk full in this block says so to the user."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        if not is_full(error):
+            raise
+        raise RunError(
+            "the disk is full",
+            where=str(path),
+            found=str(error),
+            hint="what is finished stands: make room, then --resume",
+        ) from error
+
+
+def is_full(error: OSError | SafetensorError) -> bool:
+    """safetensors tells the system's error number in words only."""
+    codes = (errno.ENOSPC, errno.EDQUOT)
+    if isinstance(error, OSError):
+        return error.errno in codes
+    return any(f"(os error {code})" in str(error) for code in codes)
 
 
 def read_summary(run: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +26,21 @@ class Tracker(Watcher):
         self._flush()
 
 
-def trackers(names: Sequence[str], out: Path) -> list[Watcher]:
-    """The trackers a recipe asks for, writing below the run directory where they write files."""
-    made: list[Watcher] = []
+def find_trackers(names: Sequence[str]) -> list[Callable[[Path], Watcher]]:
+    """What makes the trackers a recipe asks for, given the run directory, below which they write. Nothing is written
+    before all of them are known to be there."""
     for name in names:
         if name not in _MAKERS:
             raise RecipeError(f"unknown tracker '{name}'", where="track", hint=nearest(name, _MAKERS))
         try:
-            made.append(_MAKERS[name](out))
+            import_module(name)
         except ModuleNotFoundError as error:
             raise RecipeError(
                 f"the tracker '{name}' is not installed",
                 found=f"no module {error.name}",
                 hint="pip install 'fedreel[track]'",
             ) from error
-    return made
+    return [_MAKERS[name] for name in names]
 
 
 def _tensorboard(out: Path) -> Watcher:

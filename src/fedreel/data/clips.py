@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..config import DataConfig, build
-from ..core.partition import PARTITIONERS, histogram
+from ..core.partition import PARTITIONERS, NaturalIdPartitioner, histogram
 from ..core.task import EVERYONE, ClientData, Population, Tensors
 from ..errors import DataError, RecipeError, nearest
 from . import lists, playground, shards
@@ -23,19 +23,24 @@ class ClipPopulation(Population):
 
     def __init__(self, source: shards.Shards, config: DataConfig, frames: int, seed: int) -> None:
         self.source, self.frames = source, frames
+        _check_known(source.clips, config, "label")
         self.classes = source.labels
         clips = _with_split(source.clips, config, seed)
         self.labels = np.array([self.classes.index(c.label) for c in clips])
-        self._train = np.array([c.split != "test" for c in clips])
+        held = "test" if any(c.split == "test" for c in clips) else "val"
+        self._train = np.array([c.split not in ("test", "val") for c in clips])
+        self._test = np.array([c.split == held for c in clips])  # beside test clips, validation clips are left alone
         partitioner = make_partitioner(config.partition)
+        if isinstance(partitioner, NaturalIdPartitioner):
+            _check_known(source.clips, config, "owner", "set data.partition, e.g. {name = 'iid', num_partitions = 4}")
         parts = partitioner.split(self.labels, np.array([c.owner for c in clips]), seed)
-        self._parts = {client: (rows[self._train[rows]], rows[~self._train[rows]]) for client, rows in parts.items()}
+        self._parts = {client: (rows[self._train[rows]], rows[self._test[rows]]) for client, rows in parts.items()}
         empty = [client for client, (train, _) in self._parts.items() if len(train) == 0]
         if empty:
             raise DataError(
                 "a client has nothing to train on",
                 found=", ".join(empty[:5]),
-                where=str(source.folder),
+                where=config.source,
                 hint="give fewer clients, another partition, or mark clips as `train` in index.csv",
             )
         self.clients = tuple(self._parts)
@@ -76,7 +81,7 @@ def open_clips(config: DataConfig, size: tuple[int, int]) -> shards.Shards:
                 hint="set data.source",
             )
         if (root / shards.INDEX).exists():
-            return shards.Shards.open(root)
+            return _of_size(shards.Shards.open(root), size)
         if (root / "actions" / "index.csv").exists():  # a playground's root
             root = root / "actions"
     return shards.build(lists.find(root), root, cache_folder() / "shards" / _fingerprint(root, size), size=size)
@@ -84,12 +89,12 @@ def open_clips(config: DataConfig, size: tuple[int, int]) -> shards.Shards:
 
 def make_partitioner(table: dict[str, Any]) -> Any:
     """The partitioner that a [data.partition] table names."""
-    name = table.get("name")
+    name = str(table.get("name"))
     if name not in PARTITIONERS:
         raise RecipeError(
             f"unknown partition '{name}'",
             where="[data.partition] name",
-            hint=nearest(str(name), PARTITIONERS),
+            hint=nearest(name, PARTITIONERS),
         )
     return build(PARTITIONERS[name], {k: v for k, v in table.items() if k != "name"}, f"[data.partition] {name}")
 
@@ -100,9 +105,33 @@ def cache_folder() -> Path:
     return Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedreel"
 
 
+def _check_known(clips: Sequence[lists.Clip], config: DataConfig, field: str, hint: str = "") -> None:
+    without = [clip.path for clip in clips if not getattr(clip, field)]
+    if without:
+        raise DataError(
+            f"{len(without)} of {len(clips)} clips have no {field}",
+            where=config.source,
+            expected=f"OWNER/CLASS/clip.mp4, or a column `{field}` in index.csv",
+            found=without[0],
+            hint=hint,
+        )
+
+
+def _of_size(found: shards.Shards, size: tuple[int, int]) -> shards.Shards:
+    if (found.height, found.width) != size:
+        raise DataError(
+            "the shards have another size than the task",
+            where=str(found.folder),
+            expected=f"{size[0]} x {size[1]} pixels",
+            found=f"{found.height} x {found.width} pixels",
+            hint=f"set task.size={found.height}, or build shards with --size {size[0]}",
+        )
+    return found
+
+
 def _with_split(clips: Sequence[lists.Clip], config: DataConfig, seed: int) -> list[lists.Clip]:
     """Clips as they are marked; where none is marked as test, `test_share` of them are drawn for it."""
-    if any(c.split == "test" for c in clips):
+    if any(c.split in ("test", "val") for c in clips):
         return list(clips)
     return lists.split_by(clips, config.test_share, seed, by="clip")
 

@@ -15,7 +15,11 @@ from fedreel.errors import DataError, nearest
 
 INDEX = "index.csv"
 LAYOUTS = ("index", "split/owner/class", "owner/class", "split/class", "class", "flat")
-SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}  # what people call them -> what we call them
 
 
 @dataclass(frozen=True, order=True)
@@ -128,7 +132,10 @@ def _by_folders(paths: list[str], layout: str, folder: Path) -> list[Clip]:
                 found=path,
                 hint="use layout 'flat', or name the clips in an index.csv",
             )
-        clips.append(Clip(path, **dict(zip(words, parents))))
+        named = dict(zip(words, parents))
+        if "split" in named:
+            named["split"] = _split(named["split"], str(folder / path))
+        clips.append(Clip(path, **named))
     return clips
 
 
@@ -142,7 +149,15 @@ def _from_row(row: dict[str, str | None], where: str) -> Clip:
             expected="a relative path such as owner/class/clip.mp4",
             found=repr(path),
         )
-    return Clip(pure.as_posix(), label, owner, split)
+    return Clip(pure.as_posix(), label, owner, _split(split, where))
+
+
+def _split(word: str, where: str) -> str:
+    if word and word.lower() not in SPLITS:
+        raise DataError(
+            f"'{word}' is not a split", where=where, expected="train, val or test", hint=nearest(word.lower(), SPLITS)
+        )
+    return SPLITS.get(word.lower(), "")
 
 
 def _test_owners(clips: Sequence[Clip], share: float, seed: int) -> set[Clip]:

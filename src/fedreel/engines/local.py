@@ -6,7 +6,7 @@ import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,20 +40,7 @@ class LocalEngine:
     def next(self) -> Update | Failure | None:
         if not self._queue:
             return None
-        order = self._queue.popleft()
-        try:
-            if order.limit is None:
-                return self.worker.execute(order)
-            with _alarm(order.limit):
-                return self.worker.execute(order)
-        except OutOfTime:
-            return _failure(order, "timeout", f"no answer within {order.limit:g} s")
-        except PolicyError as error:
-            return _failure(order, "policy", str(error))
-        except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
-            return _failure(order, "error", f"{type(error).__name__}: {error} ({where})")
+        return attempt(self._queue.popleft(), self.worker.execute)
 
     def sync(self) -> None:
         self.worker.store.sync()
@@ -61,6 +48,23 @@ class LocalEngine:
 
     def close(self) -> None:
         self.worker.door.ledger.close()
+
+
+def attempt(order: Order, work: Callable[[Order], Update]) -> Update | Failure:
+    """The update that `work` makes of the order, or why there is none."""
+    try:
+        if order.limit is None:
+            return work(order)
+        with _alarm(order.limit):
+            return work(order)
+    except OutOfTime:
+        return _failure(order, "timeout", f"no answer within {order.limit:g} s")
+    except PolicyError as error:
+        return _failure(order, "policy", str(error))
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
+        return _failure(order, "error", f"{type(error).__name__}: {error} ({where})")
 
 
 def _failure(order: Order, reason: str, detail: str) -> Failure:

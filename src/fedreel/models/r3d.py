@@ -18,6 +18,7 @@ class R3D(Backbone):
 
     FedVSSL's setting is bn_eps=1e-3. Catch-the-Patch pretraining turns the spatial stride of stage 4 off for
     a map twice as fine; no tensor depends on it, so the weights go back into the strided network unchanged.
+    Published weights have stem_size 7; 3 is cheaper and enough for tiny clips.
     """
 
     def __init__(
@@ -27,11 +28,12 @@ class R3D(Backbone):
         bn_eps: float = 1e-5,
         stage4_spatial_stride: bool = True,
         stem_stride: Stride = (1, 2, 2),
+        stem_size: int = 7,
     ) -> None:
         super().__init__()
         self.out_channels = 8 * width
         self.stem = nn.Sequential(
-            nn.Conv3d(3, width, kernel_size=(3, 7, 7), stride=stem_stride, padding=(1, 3, 3), bias=False),
+            nn.Conv3d(3, width, (3, stem_size, stem_size), stem_stride, (1, stem_size // 2, stem_size // 2), bias=False),
             nn.BatchNorm3d(width, eps=bn_eps),
             nn.ReLU(inplace=True),
         )

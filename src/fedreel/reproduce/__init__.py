@@ -6,7 +6,10 @@ import hashlib
 import importlib
 import json
 import math
+import multiprocessing
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +23,29 @@ SYSTEMS = {"recognition": "fedreel.reproduce.recognition"}
 
 
 def reproduce(
-    system: str, table: str, *, scale: str = "smoke", data: Path | None = None, out: Path, device: str = "auto"
+    system: str,
+    table: str,
+    *,
+    scale: str = "smoke",
+    data: Path | None = None,
+    out: Path,
+    device: str = "auto",
+    jobs: int = 1,
 ) -> dict[str, Any]:
-    """Run every cell (row x seed) that is not finished yet, and write table.json and table.html after each."""
+    """Run every cell (row x seed) that is not finished yet, `jobs` at a time, and write table.json and table.html after
+    each."""
     spec = find_table(system, table)
     if scale not in spec.scales:
         raise RecipeError(f"'{system} {table}' has no scale '{scale}'", hint=nearest(scale, spec.scales))
     size = spec.scales[scale]
     out.mkdir(parents=True, exist_ok=True)
+    cells = [(spec, size, row, seed, data, out, device, jobs > 1) for row in spec.rows for seed in size.seeds]
     content: dict[str, Any] = {}
-    for number, row in enumerate(spec.rows, 1):
-        for seed in size.seeds:
-            print(f"[{number}/{len(spec.rows)}] {row.name}, seed {seed}", file=sys.stderr, flush=True)
-            _run_cell(spec, size, row, seed, data, out, device)
-            content = _collect(spec, size, system, table, scale, out)
-            write_atomic(out / "table.json", json.dumps(content, indent=1) + "\n")
-            write_table(out / "table.html", content)
+    for number, cell in enumerate(_each(cells, jobs), 1):
+        print(f"[{number}/{len(cells)}] {cell[2].name}, seed {cell[3]}: done", file=sys.stderr, flush=True)
+        content = _collect(spec, size, system, table, scale, out)
+        write_atomic(out / "table.json", json.dumps(content, indent=1) + "\n")
+        write_table(out / "table.html", content)
     return content
 
 
@@ -48,15 +58,37 @@ def find_table(system: str, table: str) -> Table:
     return tables[table]
 
 
-def _run_cell(spec: Table, size: Scale, row: Row, seed: int, data: Path | None, out: Path, device: str) -> None:
+Cell = tuple[Table, Scale, Row, int, Path | None, Path, str, bool]
+
+
+def _each(cells: list[Cell], jobs: int) -> Iterator[Cell]:
+    """Cells as they get done; several at once in processes of their own."""
+    if jobs <= 1:
+        for cell in cells:
+            _run_cell(cell)
+            yield cell
+        return
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        running = {pool.submit(_run_cell, cell): cell for cell in cells}
+        try:
+            for done in as_completed(running):
+                done.result()
+                yield running[done]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _run_cell(cell: Cell) -> None:
     from ..api import run
 
+    spec, size, row, seed, data, out, device, quiet = cell
     settings = {**spec.settings, **size.settings, **row.settings}
     if data is not None:
         settings["data.source"] = str(data.resolve())
     folder = _cell_folder(out, row, seed)
     started = (folder / "recipe.toml").exists()
-    run(size.recipe, folder, set=settings, seed=seed, device=device, resume=started, quiet=False)
+    run(size.recipe, folder, set=settings, seed=seed, device=device, resume=started, quiet=quiet)
 
 
 def _collect(spec: Table, size: Scale, system: str, table: str, scale: str, out: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import DataConfig
+from ..config import DataConfig, check_ranges
 from ..core.task import Examples, Outputs, Population, Task
 from ..data.clips import ClipPopulation, open_clips
 from ..errors import DataError
@@ -30,14 +31,21 @@ class Recognition(Task):
     width: int = 8
     blocks: tuple[int, int, int, int] = (1, 1, 1, 1)
     bn_eps: float = 1e-5
+    stem_size: int = 7
     frames: int = 8
     size: int = 32
     dropout: float = 0.0
     projection: int = 0  # > 0: two layers of this output before the classifier, where MOON contrasts
     shift: int = 0  # augmentation: shift clips by up to so many pixels
+    differences: bool = False  # the network sees differences of neighbouring frames, not frames
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "task", classes=(2, math.inf), width=(1, math.inf), size=(1, math.inf), dropout=(0, 1))
+        check_ranges(self, "task", projection=(0, math.inf), shift=(0, math.inf))
+        check_ranges(self, "task", frames=(2 if self.differences else 1, math.inf))
 
     def model(self) -> nn.Module:
-        backbone = R3D(width=self.width, blocks=self.blocks, bn_eps=self.bn_eps)
+        backbone = R3D(width=self.width, blocks=self.blocks, bn_eps=self.bn_eps, stem_size=self.stem_size)
         return Classifier(backbone, self.classes, dropout=self.dropout, projection=self.projection)
 
     def population(self, data: DataConfig, seed: int) -> Population:
@@ -66,6 +74,8 @@ class Recognition(Task):
 
     def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
         x = (batch[0].permute(0, 4, 1, 2, 3).float() / 255 - _MEAN) / _STD
+        if self.differences:
+            x = x[:, :, 1:] - x[:, :, :-1]
         return Outputs(*model.features_and_logits(x))  # type: ignore[operator]
 
     def loss(self, outputs: Outputs, batch: tuple[Tensor, Tensor]) -> Tensor:

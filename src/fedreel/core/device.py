@@ -1,0 +1,36 @@
+"""Which device a run uses, and how PyTorch is set up on it."""
+
+from __future__ import annotations
+
+import platform
+
+import torch
+
+from ..errors import RunError
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name, tried out; `auto` takes a GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise RunError(
+            f"the device '{name}' cannot be used",
+            found=str(error).splitlines()[0],
+            hint="--device auto takes a GPU if there is one",
+        ) from error
+    _set_up(device)
+    return device
+
+
+def _set_up(device: torch.device) -> None:
+    """On 64-bit ARM, oneDNN trains small networks slower than PyTorch's own kernels (bench/backend.py prints by how
+    much), so it is switched off there. On a GPU, matrix products may use TF32."""
+    if device.type == "cpu" and platform.machine() in ("aarch64", "arm64"):
+        torch.backends.mkldnn.enabled = False
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.allow_tf32 = True

@@ -1,0 +1,364 @@
+"""The stacked engine trains as the local one does, up to rounding, and leaves alone what it cannot stack."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedreel.config import RoundConfig, TrainConfig
+from fedreel.core.exchange import Policy
+from fedreel.core.federation import GLOBAL, Federation
+from fedreel.core.method import Method
+from fedreel.core.task import ClientData, Outputs, Population, Tensors
+from fedreel.core.update import TRAIN, Failure, Order, Update
+from fedreel.core.weights import TensorInfo, Weights
+from fedreel.engines import vector
+from fedreel.engines.local import LocalEngine
+from fedreel.engines.stacking import StackedTraining
+from fedreel.engines.vector import VectorEngine
+from fedreel.methods.fedavg import FedAvg
+from fedreel.methods.fedprox import FedProx
+from toy import Notes, Toy, ToyPopulation, make_worker
+
+CLOSE = 1e-5
+
+
+class Net(nn.Module):
+    """A frozen layer, a buffer that nobody changes, a parameter spared the weight decay, one used twice."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(2, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh())
+        self.head = nn.Linear(width, 2)
+        self.again = nn.Linear(width, width, bias=False)
+        self.again.weight = self.backbone[2].weight
+        self.backbone[0].bias.requires_grad_(False)
+        self.head.bias.no_decay = True  # type: ignore[attr-defined]
+        self.register_buffer("scale", torch.full((width,), 1.5))
+
+
+@dataclass(frozen=True)
+class Points(Toy):
+    """The toy without batch norm: c0 has 8 training points, each client 4 more than the one before, so that batches of
+    6 end in 2, 6, 4, 2 and 6."""
+
+    clients: int = 5
+
+    def model(self) -> nn.Module:
+        return Net(self.width)
+
+    def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
+        features = model.again(model.backbone(batch[0]) * model.scale)
+        return Outputs(features, model.head(features))
+
+
+@dataclass(frozen=True)
+class EqualPoints(Points):
+    """All clients have eight points; `bad` says whose labels cannot be, `poison` whose points are not numbers."""
+
+    bad: str = ""
+    poison: str = ""
+
+    def population(self, data: Any, seed: int) -> Population:
+        return _Eight(self, seed)
+
+
+class _Eight(ToyPopulation):
+    def __init__(self, task: EqualPoints, seed: int) -> None:
+        super().__init__(task.clients, seed)
+        self.task = task
+
+    def data(self, client: str) -> ClientData:
+        whole = super().data(client)
+        x, y = (t[:8].clone() for t in whole.train.tensors)
+        if client == self.task.poison:
+            x[3] = torch.inf
+        if client == self.task.bad:
+            y[3] = 7
+        return ClientData(Tensors((x, y)), whole.test, {"frames": 80.0})
+
+
+@dataclass(frozen=True)
+class HeadStays(FedAvg):
+    def travels(self, tensor: TensorInfo) -> bool:
+        return tensor.name.startswith("backbone.")
+
+
+@dataclass(frozen=True)
+class Dropping(Points):
+    def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
+        features = F.dropout(model.backbone(batch[0]), 0.3, model.training)
+        return Outputs(features, model.head(features))
+
+
+@dataclass(frozen=True)
+class Branching(Points):
+    """Looks at values: vmap cannot follow."""
+
+    def loss(self, outputs: Outputs, batch: tuple[Tensor, Tensor]) -> Tensor:
+        loss = super().loss(outputs, batch)
+        return loss * 2 if float(loss.detach()) > 0.5 else loss
+
+
+@dataclass(frozen=True)
+class Shaking(Points):
+    def augment(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return batch[0] + 0.1 * torch.randn_like(batch[0]), batch[1]
+
+
+@pytest.fixture
+def stacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many clients every stacked training had."""
+    sizes: list[int] = []
+    fit = StackedTraining.fit
+
+    def counting(self: StackedTraining, rows: Any, *args: Any) -> list[float]:
+        sizes.append(rows.clients)
+        return fit(self, rows, *args)
+
+    monkeypatch.setattr(StackedTraining, "fit", counting)
+    return sizes
+
+
+def federate(folder: Path, engine: type[LocalEngine], method: Method, config: RoundConfig | None = None, **own: Any):
+    config = config or RoundConfig(rounds=3)
+    worker = make_worker(folder, method, rounds=config.rounds, **own)
+    carrier, notes = engine(worker), Notes()
+    fed = Federation(carrier, method, config, 0, watchers=[notes])
+    method.run(fed)
+    carrier.close()
+    return fed, notes
+
+
+def both(folder: Path, method: Method, config: RoundConfig | None = None, **own: Any):
+    one = federate(folder / "local", LocalEngine, method, config, **own)
+    return *one, *federate(folder / "vector", VectorEngine, method, config, **own)
+
+
+def assert_close(a: Weights, b: Weights) -> None:
+    assert list(a) == list(b)
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], atol=CLOSE, rtol=0)
+
+
+def ledger(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k != "time"} for row in rows]
+
+
+SETTINGS = [
+    {},
+    {"shuffle": False},
+    {"momentum": 0.9},
+    {"momentum": 0.9, "nesterov": True, "weight_decay": 0.05, "epochs": 3},
+    {"weight_decay": 0.1, "clip_norm": 0.2},
+    {"schedule": "cosine", "epochs": 2, "batch_size": 5},
+    {"schedule": "step", "milestones": (1,), "batch_size": 100},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("task", [Points(), EqualPoints()], ids=["unequal", "equal"])
+def test_equals_local_up_to_rounding(
+    tmp_path: Path, stacked: list[int], task: Points, settings: dict[str, Any]
+) -> None:
+    train = TrainConfig(**{"batch_size": 6, "lr": 0.2, **settings})
+    one, seen, many, seen_too = both(tmp_path, FedAvg(), task=task, train=train)
+    assert stacked == [5, 5, 5]
+    start = make_worker(tmp_path / "start", FedAvg(), task).initial_weights()
+    assert one.weights.distance(start) > 100 * CLOSE  # there was something to get wrong
+    assert_close(one.weights, many.weights)
+    for a, b in zip(seen.of("train"), seen_too.of("train")):
+        assert a["clients"] == b["clients"]
+        assert a["loss"] == pytest.approx(b["loss"], abs=CLOSE)
+        assert (a["bytes_up"], a["bytes_down"]) == (b["bytes_up"], b["bytes_down"])
+
+
+def test_sampled_clients(tmp_path: Path, stacked: list[int]) -> None:
+    one, seen, many, seen_too = both(tmp_path, FedAvg(), RoundConfig(rounds=4, fraction=0.6), task=Points())
+    assert [r["clients"] for r in seen.of("train")] == [r["clients"] for r in seen_too.of("train")]
+    assert stacked == [3] * 4
+    assert_close(one.weights, many.weights)
+
+
+def test_private_tensors_stay_and_persist(tmp_path: Path, stacked: list[int]) -> None:
+    one, _, many, _ = both(tmp_path, HeadStays(), task=Points())
+    assert stacked
+    assert_close(one.weights, many.weights)
+    for client in one.clients:
+        a, b = (
+            make_worker(tmp_path / engine, HeadStays(), Points()).store.load(client, (4, 0)).tensors
+            for engine in ("local", "vector")
+        )
+        assert set(a) == {"model/head.weight", "model/head.bias", "model/scale"} == set(b)
+        torch.testing.assert_close(a, b, atol=CLOSE, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("method", "task", "train"),
+    [
+        (FedProx(mu=0.1), Points(), {}),
+        (FedAvg(), Toy(), {}),
+        (FedAvg(), Dropping(), {}),
+        (FedAvg(), Branching(), {}),
+        (FedAvg(), Shaking(), {}),
+        (FedAvg(), Points(), {"optimizer": "adam", "lr": 0.01}),
+        (FedAvg(), Points(), {"momentum": 0.9, "keep_optimizer": True}),
+    ],
+    ids=["own training", "batch norm", "dropout", "branches", "augments", "adam", "keeps momentum"],
+)
+def test_what_cannot_be_stacked_is_done_as_local_does_it(
+    tmp_path: Path, stacked: list[int], method: Method, task: Toy, train: dict[str, Any]
+) -> None:
+    own = {"task": task, "train": TrainConfig(**{"batch_size": 4, "lr": 0.1, **train})}
+    one, _, many, _ = both(tmp_path, method, **own)
+    assert stacked == []
+    assert one.weights.equal(many.weights)
+    assert ledger(tmp_path / "local") == ledger(tmp_path / "vector")
+
+
+def test_time_limits_are_kept_one_by_one(tmp_path: Path, stacked: list[int]) -> None:
+    one, _, many, _ = both(tmp_path, FedAvg(), RoundConfig(rounds=1, time_limit=60), task=Points())
+    assert stacked == []
+    assert one.weights.equal(many.weights)
+
+
+def test_ledger_is_that_of_local(tmp_path: Path) -> None:
+    both(tmp_path, FedAvg(), task=Points())
+    one, many = ledger(tmp_path / "local"), ledger(tmp_path / "vector")
+    assert len(one) == len(many) > 15
+    for a, b in zip(one, many):
+        assert a.get("numbers", {}) == pytest.approx(b.get("numbers", {}), abs=CLOSE)
+        assert {**a, "numbers": {}} == {**b, "numbers": {}}
+
+
+def orders(weights: Weights, clients: list[str]) -> list[Order]:
+    return [Order(1, i + 1, c, TRAIN, {GLOBAL: weights}) for i, c in enumerate(clients)]
+
+
+def results(engine: LocalEngine, wanted: list[Order]) -> list[Update | Failure]:
+    for order in wanted:
+        engine.submit(order)
+    found = []
+    while (result := engine.next()) is not None:
+        found.append(result)
+    return found
+
+
+def test_updates_come_in_the_order_of_the_orders(tmp_path: Path, stacked: list[int]) -> None:
+    local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), Points()))
+    engine = VectorEngine(make_worker(tmp_path / "vector", FedAvg(), Points()))
+    wanted = orders(engine.initial_weights(), ["c3", "c0", "c4", "c1", "c2"])
+    found = results(engine, wanted)
+    assert [(u.client, u.step) for u in found] == [(o.client, o.step) for o in wanted]
+    for a, b in zip(results(local, wanted), found):
+        assert isinstance(a, Update)
+        assert isinstance(b, Update)
+        assert_close(a.weights, b.weights)
+        assert a.numbers == pytest.approx(b.numbers, abs=CLOSE)
+    assert stacked == [5]
+    assert engine.next() is None
+
+
+def test_what_nobody_asked_for_has_not_left(tmp_path: Path, stacked: list[int]) -> None:
+    engine = VectorEngine(make_worker(tmp_path, FedAvg(), Points()))
+    for order in orders(engine.initial_weights(), ["c0", "c1", "c2"]):
+        engine.submit(order)
+    assert engine.next().client == "c0"
+    engine.close()
+    assert stacked == [3]
+    assert [row["client"] for row in ledger(tmp_path) if row["kind"] == "departure"] == ["c0"]
+
+
+def test_every_client_starts_from_the_model_of_its_own_order(tmp_path: Path, stacked: list[int]) -> None:
+    local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), Points()))
+    engine = VectorEngine(make_worker(tmp_path / "vector", FedAvg(), Points()))
+    start = engine.initial_weights()
+    wanted = [Order(1, i, f"c{i}", TRAIN, {GLOBAL: start * (1 + 0.1 * i)}) for i in range(4)]
+    for a, b in zip(results(local, wanted), results(engine, wanted)):
+        assert_close(a.weights, b.weights)
+    assert stacked == [4]
+
+
+def test_a_later_batch_of_orders_does_not_touch_earlier_updates(tmp_path: Path) -> None:
+    engine = VectorEngine(make_worker(tmp_path, FedAvg(), Points()))
+    start = engine.initial_weights()
+    first = results(engine, orders(start, ["c0", "c1", "c2"]))
+    copies = [u.weights.clone() for u in first]
+    results(engine, orders(start * 2.0, ["c2", "c3", "c4"]))
+    assert all(u.weights.equal(c) for u, c in zip(first, copies))
+
+
+def test_orders_of_one_client_are_not_stacked_with_each_other(tmp_path: Path, stacked: list[int]) -> None:
+    local = LocalEngine(make_worker(tmp_path / "local", HeadStays(), Points()))
+    engine = VectorEngine(make_worker(tmp_path / "vector", HeadStays(), Points()))
+    wanted = orders(engine.initial_weights(), ["c0", "c1", "c0", "c1", "c0"])
+    for a, b in zip(results(local, wanted), results(engine, wanted)):
+        assert_close(a.weights, b.weights)
+    assert stacked == [2, 2]
+
+
+def test_a_refusal_is_of_that_client_only(tmp_path: Path, stacked: list[int]) -> None:
+    worker = make_worker(tmp_path, FedAvg(), Points(), policy=Policy(min_samples=12))  # c0 has 8
+    engine = VectorEngine(worker)
+    found = results(engine, orders(engine.initial_weights(), ["c1", "c0", "c2"]))
+    assert stacked == [3]
+    assert [u.client for u in found if isinstance(u, Update)] == ["c1", "c2"]
+    assert isinstance(found[1], Failure)
+    assert (found[1].client, found[1].reason) == ("c0", "policy")
+    engine.sync()
+    assert [row["client"] for row in ledger(tmp_path) if row["kind"] == "departure"] == ["c1", "c2"]
+
+
+def test_a_site_that_lets_no_weights_out_trains_nothing(tmp_path: Path, stacked: list[int]) -> None:
+    engine = VectorEngine(make_worker(tmp_path, FedAvg(), Points(), policy=Policy(refuse=("weights",))))
+    found = results(engine, orders(engine.initial_weights(), ["c0", "c1"]))
+    assert [f.reason for f in found if isinstance(f, Failure)] == ["policy", "policy"]
+    assert stacked == []
+
+
+@pytest.mark.parametrize("task", [EqualPoints(poison="c1"), EqualPoints(bad="c1")], ids=["diverges", "bad label"])
+def test_a_failure_is_of_that_client_only(tmp_path: Path, stacked: list[int], task: EqualPoints) -> None:
+    local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), task))
+    engine = VectorEngine(make_worker(tmp_path / "vector", FedAvg(), task))
+    wanted = orders(engine.initial_weights(), ["c0", "c1", "c2"])
+    one, many = results(local, wanted), results(engine, wanted)
+    assert stacked == [3]
+    assert one[1] == many[1]
+    assert isinstance(many[1], Failure)
+    assert many[1].reason == "error"
+    for i in (0, 2):
+        assert_close(one[i].weights, many[i].weights)
+
+
+def test_an_unknown_client_is_named(tmp_path: Path, stacked: list[int]) -> None:
+    engine = VectorEngine(make_worker(tmp_path, FedAvg(), Points()))
+    found = results(engine, orders(engine.initial_weights(), ["c0", "c1", "nobody", "c2", "c3"]))
+    assert isinstance(found[2], Failure)
+    assert "nobody" in found[2].detail
+    assert [u.client for u in found] == ["c0", "c1", "nobody", "c2", "c3"]
+    assert stacked == [2, 2]
+
+
+def test_models_under_way_fit_the_memory_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = make_worker(tmp_path, FedAvg(), Points())
+    size = sum(f.nbytes for f in worker.weights.flat.values())
+    assert VectorEngine(worker).slots == vector.MOST_CLIENTS
+    for bytes_allowed, slots in [(3 * size, 3), (3 * size - 1, 2), (size - 1, 1)]:
+        monkeypatch.setattr(vector, "MOST_BYTES", bytes_allowed)
+        assert VectorEngine(worker).slots == slots
+    assert VectorEngine(make_worker(tmp_path / "prox", FedProx(), Points())).slots == 1
+
+
+def test_a_cohort_larger_than_the_slots(tmp_path: Path, stacked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector, "MOST_CLIENTS", 3)
+    one, _, many, _ = both(tmp_path, FedAvg(), RoundConfig(rounds=2), task=Points(clients=8))
+    assert stacked == [3, 3, 2] * 2
+    assert_close(one.weights, many.weights)

@@ -1,0 +1,225 @@
+"""The documentation is held to the code: its examples run, its commands parse, its links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import typer
+from click import UsageError
+from torch import nn
+from typer.testing import CliRunner
+
+from fedreel.catalogue import catalogue
+from fedreel.cli import app
+from fedreel.config import load_recipe, read_toml
+from fedreel.core.exchange import KINDS
+from fedreel.core.method import Method
+from fedreel.core.run import make_method, make_task
+from fedreel.core.weights import bind
+from fedreel.data.clips import make_partitioner
+from fedreel.registry import ENGINES, METHODS, TASKS, lookup
+from fedreel.reproduce import find_table
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+IDS = [page.relative_to(DOCS).as_posix() for page in PAGES]
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"# (\w+\.py)\n")
+LINK = re.compile(r"\[[^\]\n]+\]\(([^)\s]+)\)")
+LOCAL_PATH = re.compile(r"(?<![\w.~/$}-])/(?:home|root|work|tmp|mnt|media|opt|srv|var|usr|Users|Volumes)/|\b[A-Z]:\\")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its page, what the fence says, and what is in it."""
+
+    page: Path
+    info: str
+    text: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(DOCS).as_posix()}-{self.number}"
+
+
+def blocks(info: str) -> list[Block]:
+    found = [
+        Block(page, said.strip(), text, number)
+        for page in PAGES
+        for number, (said, text) in enumerate(FENCE.findall(page.read_text(encoding="utf-8")), 1)
+    ]
+    return [block for block in found if block.info == info]
+
+
+SCRIPTS = blocks("python")
+COMMANDS = [
+    (block, line)
+    for block in blocks("sh")
+    for line in block.text.replace("\\\n", " ").splitlines()
+    if line.startswith("fedreel ")
+]
+
+
+def save_named(folder: Path) -> None:
+    """What a reader does who follows the pages: blocks that begin with a file name are saved under it."""
+    for block in SCRIPTS:
+        if named := NAMED.match(block.text):
+            (folder / named[1]).write_text(block.text, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", SCRIPTS, ids=str)
+def test_examples_run(block: Block, tmp_path: Path, cache: Path) -> None:
+    save_named(tmp_path)
+    script = tmp_path / "example.py"
+    script.write_text(block.text, encoding="utf-8")
+    place = {"FEDREEL_CACHE": str(cache), "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
+    done = subprocess.run(
+        [sys.executable, script.name], cwd=tmp_path, env={**os.environ, **place}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize(("block", "line"), COMMANDS, ids=[line for _, line in COMMANDS])
+def test_commands_parse(block: Block, line: str) -> None:
+    command, words = typer.main.get_command(app), shlex.split(line, comments=True)[1:]
+    context = command.make_context("fedreel", list(words))
+    while hasattr(command, "get_command"):  # a group: its first word is a command
+        name = words.pop(0)
+        command = command.get_command(context, name)
+        assert command is not None, f"there is no command '{name}'"
+        context = command.make_context(name, list(words), parent=context)
+    given = context.params
+    if context.command_path.endswith("fedreel run"):
+        check_recipe(given["recipe"], given["set"] or [], given["engine"])
+    elif context.command_path.endswith("fedreel list"):
+        assert catalogue(given["what"])
+    elif context.command_path.endswith("fedreel reproduce"):
+        assert given["scale"] in find_table(given["system"], given["table"]).scales
+
+
+def check_recipe(name: str, settings: list[str], engine: str | None) -> None:
+    """Its settings exist, and so do those of its task, method, engine and partition."""
+    if name.endswith(".toml"):
+        return
+    recipe = load_recipe(name, settings)
+    make_task(recipe)
+    make_method(recipe)
+    make_partitioner(recipe.data.partition)
+    lookup(ENGINES, engine or recipe.engine["name"])
+
+
+def test_a_wrong_command_would_be_noticed() -> None:
+    block = Block(DOCS, "sh", "", 0)
+    for line in ("fedreel run", "fedreel run x --no-such", "fedreel data no-such", "fedreel no-such", "fedreel report"):
+        with pytest.raises((AssertionError, UsageError)):
+            test_commands_parse(block, line)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        if link.startswith(("http://", "https://", "mailto:")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_no_path_of_one_machine(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if LOCAL_PATH.search(line)] == []
+
+
+def test_the_search_for_paths_finds_them() -> None:
+    for text in ("see /home/me/x", "`/tmp/a`", "out=/Users/me/run", 'open("C:\\x")'):
+        assert LOCAL_PATH.search(text), text
+    for text in ("~/.cache/fedreel", "../src/home/x", "runs/tmp/x", "https://example.org/home/x", "owner/class"):
+        assert not LOCAL_PATH.search(text), text
+
+
+def test_privacy_lists_the_kinds() -> None:
+    rows = table("Kinds")
+    assert {kind.strip("`"): meaning for kind, meaning in rows} == KINDS
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_privacy_says_what_a_method_sends(name: str) -> None:
+    rows = {row[0].strip("`"): row[1:] for row in table("What each method sends")}
+    assert name in rows, f"docs/privacy.md has no row for {name}"
+    backbone, head, norm, numbers, questions, _ = rows[name]
+    method: Method = lookup(METHODS, name)()
+    leaves: dict[str, set[bool]] = {part: set() for part in ("backbone", "head", "norm")}
+    for tensor in bind(two_parts()).layout.tensors:
+        part = "norm" if tensor.role in ("norm", "statistics") else tensor.name.partition(".")[0]
+        leaves[part].add(method.travels(tensor))
+    words = {frozenset({True}): "yes", frozenset({False}): "no", frozenset({True, False}): "part"}
+    assert [words[frozenset(leaves[part])] for part in leaves] == [backbone, head, norm]
+    assert numbers == ", ".join(sorted(method.sends))
+    asked = sorted(n for n in dir(type(method)) if hasattr(getattr(type(method), n), "sends"))
+    assert questions == (", ".join(asked) or "none")
+
+
+def test_entry_points_give_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pyproject lines on the pages, put where an installed package has them, make the classes known by name."""
+    save_named(tmp_path)
+    package = tmp_path / "examples-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: examples\nVersion: 1.0\n")
+    groups: dict[str, dict[str, str]] = {}
+    for number, block in enumerate(b for b in blocks("toml") if b.text.startswith("[project.entry-points")):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(block.text)
+        groups |= read_toml(path)["project"]["entry-points"]
+    lines = [f"[{g}]\n" + "".join(f"{n} = {v}\n" for n, v in named.items()) for g, named in groups.items()]
+    (package / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    try:
+        found = {lookup(t, name) for t, name in ((TASKS, "points"), (METHODS, "choosy"), (ENGINES, "backwards"))}
+        assert sorted(cls.__name__ for cls in found) == ["Backwards", "Choosy", "Points"]
+        listed = CliRunner().invoke(app, ["list", "methods"]).output
+        assert "  choosy " in listed
+        recipe = load_recipe("recognition", ["method.name=choosy", "method.keep=0.25"])
+        assert make_method(recipe).keep == 0.25  # type: ignore[attr-defined]
+    finally:
+        for name in ("points", "choosy", "backwards"):
+            sys.modules.pop(name, None)
+
+
+def two_parts() -> nn.Module:
+    """A model with everything a travel rule may tell apart."""
+    model = nn.Module()
+    model.backbone = nn.Sequential(nn.Conv3d(3, 4, 3), nn.BatchNorm3d(4), nn.ReLU(), nn.Conv3d(4, 4, 3))
+    model.head = nn.Linear(4, 2)
+    return model
+
+
+def table(heading: str) -> list[list[str]]:
+    """The rows of the first table under a heading of docs/privacy.md."""
+    text = (DOCS / "privacy.md").read_text(encoding="utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def anchors(page: Path) -> set[str]:
+    """What a heading is called in a link: small letters, words joined by dashes, no punctuation."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

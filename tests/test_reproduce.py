@@ -1,0 +1,190 @@
+"""The reproduction harness: the shape of table.json, means over seeds, and no cell run twice."""
+
+from __future__ import annotations
+
+import json
+import math
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedreel.reproduce as harness
+import fedreel.tasks.recognition as recognition
+from fedreel.config import load_recipe
+from fedreel.core.run import make_method, make_task
+from fedreel.errors import RecipeError, RunError
+from fedreel.reproduce import reproduce
+from fedreel.reproduce.recognition import TABLES
+from fedreel.reproduce.show import columns_and_rows
+from fedreel.reproduce.spec import Row, Scale, Table
+from tiny import SETTINGS, cli, videos
+
+TINY = Table(
+    rows=(
+        Row("FedAvg", {"method.name": "fedavg"}),
+        Row("FedProx", {"method.name": "fedprox", "method.mu": 0.5}, {"mu": 0.5}, {"top1": 61.5}),
+    ),
+    metrics=("top1", "loss"),
+    scales={"smoke": Scale("recognition", (0, 1), SETTINGS)},
+    settings={"task.projection": 4},
+    notes=("a note",),
+    factor=100.0,
+)
+
+
+@pytest.fixture(autouse=True)
+def tiny_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FEDREEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(TABLES, "tiny", TINY)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return videos(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An undisturbed sweep."""
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp("sweep")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDREEL_CACHE", str(out / "cache"))
+        patch.setitem(TABLES, "tiny", TINY)
+        said = cli("reproduce", "recognition", "tiny", "--data", data, "--out", out / "table", "--device", "cpu")
+    assert said.code == 0, said.err
+    assert "61.5" in said.out
+    assert "a note" in said.out
+    assert str(out / "table" / "table.json") in said.out
+    return out / "table"
+
+
+def test_the_table_has_exactly_the_promised_shape(finished: Path) -> None:
+    table = json.loads((finished / "table.json").read_text())
+    assert {*table} == {"system", "table", "scale", "rows", "notes"}
+    assert (table["system"], table["table"], table["scale"]) == ("recognition", "tiny", "smoke")
+    assert [row["method"] for row in table["rows"]] == ["FedAvg", "FedProx"]
+    for row in table["rows"]:
+        assert {*row} == {"method", "setting", "metrics", "paper"}
+        assert {*row["metrics"]} == {"top1", "loss"}
+        for cell in row["metrics"].values():
+            assert {*cell} == {"mean", "sd", "n"}
+    assert [row["setting"] for row in table["rows"]] == [{}, {"mu": 0.5}]
+    assert [row["paper"] for row in table["rows"]] == [{}, {"top1": 61.5}]
+    assert table["notes"][0] == "a note"
+    assert "<table" in (finished / "table.html").read_text()
+
+
+def test_means_and_deviations_are_those_of_the_cells(finished: Path) -> None:
+    table = json.loads((finished / "table.json").read_text())
+    cells = [json.loads(p.read_text()) for p in sorted((finished / "cells").glob("*/summary.json"))]
+    assert sorted((c["method"], c["seed"]) for c in cells) == [(m, s) for m in ("fedavg", "fedprox") for s in (0, 1)]
+    for row, method in zip(table["rows"], ("fedavg", "fedprox")):
+        for metric, cell in row["metrics"].items():
+            a, b = (100 * c["metrics"][metric] for c in cells if c["method"] == method)
+            assert cell["n"] == 2
+            assert math.isclose(cell["mean"], (a + b) / 2)
+            assert math.isclose(cell["sd"], abs(a - b) / math.sqrt(2), abs_tol=1e-12)
+
+
+def test_the_spread_of_three_numbers_by_hand() -> None:
+    assert harness._mean_sd([0.1, 0.2, 0.6], 100.0) == {
+        "mean": pytest.approx(30.0),
+        "sd": pytest.approx(100 * math.sqrt((0.04 + 0.01 + 0.09) / 2)),
+        "n": 3,
+    }
+    assert harness._mean_sd([0.25], 100.0) == {"mean": 25.0, "sd": None, "n": 1}
+    assert harness._mean_sd([], 100.0) == {"mean": None, "sd": None, "n": 0}
+
+
+def test_all_cells_share_settings_and_differ_in_their_row(finished: Path, data: Path) -> None:
+    recipes = [load_recipe(p) for p in sorted((finished / "cells").glob("*/recipe.toml"))]
+    assert {r.task["projection"] for r in recipes} == {4}
+    assert {r.data.source for r in recipes} == {str(data)}
+    assert sorted((r.method["name"], r.method.get("mu"), r.seed) for r in recipes) == [
+        *(("fedavg", None, seed) for seed in (0, 1)),
+        *(("fedprox", 0.5, seed) for seed in (0, 1)),
+    ]
+
+
+def test_finished_cells_are_not_run_again(finished: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(recognition, "open_clips", lambda *args: started.append(args))
+    cells = [p for p in (finished / "cells").rglob("*") if p.is_file() and p.name != ".lock"]
+    before = {p: p.stat().st_mtime_ns for p in cells}
+    table = (finished / "table.json").read_text()
+    reproduce("recognition", "tiny", data=data, out=finished, device="cpu")
+    assert started == []
+    assert {p: p.stat().st_mtime_ns for p in cells} == before
+    assert (finished / "table.json").read_text() == table
+
+
+def test_an_interrupted_sweep_goes_on_where_it_stopped(
+    finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really, calls = recognition.open_clips, [0]
+
+    def third_time_stops(*args: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 3:
+            raise KeyboardInterrupt
+        return really(*args)
+
+    monkeypatch.setattr(recognition, "open_clips", third_time_stops)
+    args = ["reproduce", "recognition", "tiny", "--data", data, "--out", tmp_path / "t", "--device", "cpu"]
+    said = cli(*args)
+    assert said.code == 130
+    assert "run the same command again" in said.err
+    half = json.loads((tmp_path / "t" / "table.json").read_text())
+    assert [(row["method"], row["metrics"]["top1"]["n"]) for row in half["rows"]] == [("FedAvg", 2)]
+    assert cli(*args).code == 0
+    assert calls[0] == 5  # two finished, one stopped, and the two that were left
+    assert json.loads((tmp_path / "t" / "table.json").read_text()) == json.loads((finished / "table.json").read_text())
+
+
+def test_other_data_do_not_mix_with_cells_that_are_there(finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"data\.source"):
+        reproduce("recognition", "tiny", data=videos(tmp_path / "other"), out=finished, device="cpu")
+
+
+def test_unknown_words_are_answered_by_the_nearest(tmp_path: Path) -> None:
+    for words, said in (
+        (("recogniton", "tiny", "smoke"), "did you mean 'recognition'"),
+        (("recognition", "tinny", "smoke"), "did you mean 'tiny'"),
+        (("recognition", "tiny", "smokee"), "did you mean 'smoke'"),
+    ):
+        with pytest.raises(RecipeError, match=said):
+            reproduce(words[0], words[1], scale=words[2], out=tmp_path / "t")
+        told = cli("reproduce", words[0], words[1], "--scale", words[2], "--out", tmp_path / "t")
+        assert told.code == 2
+        assert said in told.err
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("system", sorted(harness.SYSTEMS))
+def test_every_row_of_every_table_is_a_recipe(system: str) -> None:
+    """No spec may name a recipe, method or setting that does not exist."""
+    tables: dict[str, Table] = import_module(harness.SYSTEMS[system]).TABLES
+    for name, table in tables.items():
+        assert "smoke" in table.scales, name
+        for size in table.scales.values():
+            for row in table.rows:
+                recipe = load_recipe(size.recipe, {**table.settings, **size.settings, **row.settings})
+                make_task(recipe)
+                make_method(recipe)
+
+
+def test_the_terminal_shows_ours_beside_the_papers() -> None:
+    row = {"method": "A", "setting": {"mu": 1}, "metrics": {"top1": {"mean": 50.0, "sd": 1.25, "n": 3}}, "paper": {}}
+    bare = {"method": "B", "setting": {}, "metrics": {"top1": {"mean": None, "sd": None, "n": 0}}, "paper": {"top1": 7}}
+    columns, rows = columns_and_rows({"rows": [row, bare]})
+    assert columns == ["method", "mu", "top1", "top1 (paper)"]
+    assert rows == [["A", "1", "50.00 ± 1.25 (n=3)", ""], ["B", "", "-", "7"]]
+
+
+def test_several_cells_at_once_give_the_same_table(finished: Path, data: Path, tmp_path: Path) -> None:
+    reproduce("recognition", "tiny", data=data, out=tmp_path / "t", device="cpu", jobs=2)
+    assert json.loads((tmp_path / "t" / "table.json").read_text()) == json.loads((finished / "table.json").read_text())
