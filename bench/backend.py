@@ -22,7 +22,9 @@ JOBS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 def main() -> None:
     warnings.filterwarnings("ignore", category=UserWarning)  # torch remarks on TF32 when the flag is touched
-    print(f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}; ms for one training step")
+    print(
+        f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}; ms for one training step"
+    )
     print(f"{'job':<36}{'oneDNN':>10}{'without':>10}{'ratio':>8}")
     ratios = {}
     for name, (build, shape) in JOBS.items():

@@ -31,6 +31,8 @@ class Contender:
     name: str
     script: str
     requirement: str = ""  # a peer: installed into an environment of its own
+    options: tuple[str, ...] = ()
+    models: tuple[str, ...] = ("linear", "cnn")
     best: dict[str, dict[str, Any]] = field(default_factory=dict)  # model -> its fastest result
     off: dict[str, float] = field(default_factory=dict)  # model -> distance of its weights to bare's
     failure: str = ""
@@ -44,22 +46,29 @@ def main() -> int:
     arguments = parse_arguments()
     for number in (signal.SIGINT, signal.SIGTERM):  # leave through the clean-up below
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    contenders = [Contender("bare", "bare_job.py"), Contender("fedreel", "fedreel_job.py")]
+    contenders = [
+        Contender("bare", "bare_job.py"),
+        Contender("fedreel", "fedreel_job.py"),
+        Contender("fedreel vector", "fedreel_job.py", options=("--engine", "vector"), models=("linear",)),
+    ]
     if not arguments.skip_peers:
-        contenders.append(Contender("pfl", "pfl_job.py", "pfl[pytorch]==0.6.0"))
-        contenders.append(Contender("flower", "flower_job.py", "flwr[simulation]==1.41.0"))
-    for contender in [c for c in contenders if not c.path.exists()]:
-        say(f"{contender.name}: skipped, there is no {contender.path.relative_to(BENCH.parent)}")
-        contenders.remove(contender)
+        peers = ("linear", "cnn") if arguments.peers_cnn else ("linear",)
+        flower = "flwr[simulation]==1.41.0"
+        contenders += [
+            Contender("pfl", "pfl_job.py", "pfl[pytorch]==0.6.0", models=peers),
+            Contender("flower", "flower_job.py", flower, models=peers),
+            Contender("flower tuned", "flower_job.py", flower, ("--actor-per-core",), models=peers),
+        ]
 
     rounds = {"linear": arguments.rounds_linear, "cnn": arguments.rounds_cnn}
     with tempfile.TemporaryDirectory(prefix="engine-") as folder:
         data = Path(folder) / "data.npz"
         make_data(data, max(rounds.values()))
         for model in arguments.models:
-            check_weights(contenders, model, data, arguments.threads)
+            here = [c for c in contenders if model in c.models]
+            check_weights(here, model, data, arguments.threads)
             for repeat in range(arguments.repeat):
-                for contender in contenders:
+                for contender in here:
                     time_rounds(contender, model, rounds[model], repeat, data, arguments.threads)
         report(contenders, arguments)
     return 1 if any(c.failure for c in contenders) else 0
@@ -68,10 +77,11 @@ def main() -> int:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds-linear", type=int, default=20, help="timed rounds of the linear model")
-    parser.add_argument("--rounds-cnn", type=int, default=3, help="timed rounds of the CNN")
+    parser.add_argument("--rounds-cnn", type=int, default=2, help="timed rounds of the CNN")
     parser.add_argument("--repeat", type=int, default=3, help="times each contender runs, in turn with the others")
     parser.add_argument("--threads", type=int, default=2, help="cores for each contender")
     parser.add_argument("--models", type=lambda text: text.split(","), default=["linear", "cnn"])
+    parser.add_argument("--peers-cnn", action="store_true", help="time the peers on the CNN too (long)")
     parser.add_argument("--skip-peers", action="store_true", help="bare and fedreel only; installs nothing")
     arguments = parser.parse_args()
     if not arguments.models or not set(arguments.models) <= {"linear", "cnn"}:
@@ -86,7 +96,7 @@ def check_weights(contenders: list[Contender], model: str, data: Path, threads: 
     start = flat_weights(build_model(model)).astype(np.float64)
     bare = start
     for contender in contenders:
-        out = run_job(contender, model, 0, data.with_name(f"{contender.name}-{model}-check.json"), data, threads)
+        out = run_job(contender, model, 0, data.with_name(f"{slug(contender)}-{model}-check.json"), data, threads)
         if out is None:
             if contender.name == "bare":
                 sys.exit("nothing to compare with")
@@ -101,7 +111,7 @@ def check_weights(contenders: list[Contender], model: str, data: Path, threads: 
 
 def time_rounds(contender: Contender, model: str, rounds: int, repeat: int, data: Path, threads: int) -> None:
     """Run a contender once and keep the result if it is its fastest so far."""
-    out = run_job(contender, model, rounds, data.with_name(f"{contender.name}-{model}.json"), data, threads)
+    out = run_job(contender, model, rounds, data.with_name(f"{slug(contender)}-{model}.json"), data, threads)
     if out is None:
         return
     result = json.loads(out.read_text())
@@ -118,12 +128,18 @@ def run_job(contender: Contender, model: str, rounds: int, out: Path, data: Path
     log = out.with_suffix(".log")
     try:
         command = [python_of(contender), contender.path, "--model", model, "--rounds", rounds, "--data", data]
-        run_tagged([str(part) for part in [*command, "--out", out, "--threads", threads]], log, threads)
+        run_tagged(
+            [str(part) for part in [*command, "--out", out, "--threads", threads, *contender.options]], log, threads
+        )
     except subprocess.CalledProcessError as error:
         tail = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
         fail(contender, "\n".join([f"ended with status {error.returncode}", *tail]))
         return None
     return out
+
+
+def slug(contender: Contender) -> str:
+    return contender.name.replace(" ", "-")
 
 
 def fail(contender: Contender, reason: str) -> None:
@@ -135,7 +151,7 @@ def python_of(contender: Contender) -> str:
     """The interpreter a contender runs in; a peer's environment is made on first use."""
     if not contender.requirement:
         return sys.executable
-    folder = BENCH / ".envs" / contender.name
+    folder = BENCH / ".envs" / contender.script.removesuffix("_job.py")
     python, ready = folder / "bin" / "python", folder / ".ready"
     if not ready.exists():
         say(f"{contender.name}: installing {contender.requirement} into {folder}")
@@ -206,19 +222,23 @@ def report(contenders: list[Contender], arguments: argparse.Namespace) -> None:
     print(f"\n{CLIENTS_PER_ROUND} clients a round, batch {BATCH}, one epoch, {threads} threads; best of {repeat}")
     for model in arguments.models:
         unit, scale = ("ms per client", 1000 / CLIENTS_PER_ROUND) if model == "linear" else ("s per round", 1.0)
-        print(f"\n{model:<10}{unit:>15}{'to bare':>10}{'final loss':>13}{'weights off bare':>19}")
+        print(f"\n{model:<16}{unit:>15}{'to bare':>10}{'final loss':>13}{'weights off bare':>19}")
         for contender in [c for c in contenders if model in c.best]:
             result, to_bare = contender.best[model], ratio(model, contender.name, "bare") or math.nan
-            row = f"{contender.name:<10}{result['median'] * scale:>15.3f}{to_bare:>10.2f}"
+            row = f"{contender.name:<16}{result['median'] * scale:>15.3f}{to_bare:>10.2f}"
             print(f"{row}{result['final_loss']:>13.4f}{contender.off[model]:>19.1e}")
     print("(weights off bare: after one round, distance to bare's weights / distance bare's have gone)\n")
 
     both = [seconds.get(name, {}).get("linear") for name in ("fedreel", "bare")]
+    engines = [name for name in ("fedreel", "fedreel vector") if "linear" in seconds.get(name, {})]
+    ours = min(engines, key=lambda name: seconds[name]["linear"], default="fedreel")
     summary = {
         "cnn_vs_bare": ratio("cnn", "fedreel", "bare"),
         "linear_extra_ms_per_client": None if None in both else (both[0] - both[1]) * 1000 / CLIENTS_PER_ROUND,
-        "faster_than_pfl": ratio("linear", "pfl", "fedreel"),
-        "faster_than_flower_ray": ratio("linear", "flower", "fedreel"),
+        "faster_than_pfl": ratio("linear", "pfl", ours),
+        "faster_than_flower_ray": ratio("linear", "flower", ours),
+        "faster_than_flower_ray_tuned": ratio("linear", "flower tuned", ours),
+        "compared_with_peers": ours,
         "linear_ms_per_client": {
             n: s["linear"] * 1000 / CLIENTS_PER_ROUND for n, s in seconds.items() if "linear" in s
         },

@@ -1,4 +1,4 @@
-"""Peak memory of a round: 1,000 clients against 10, with a model of 33 million parameters. It must not grow with the cohort."""
+"""Peak memory of a round of 1,000 clients against one of 10, with 33 million parameters: it must not grow."""
 
 from __future__ import annotations
 

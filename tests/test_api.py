@@ -185,3 +185,12 @@ def test_private_tensors_of_a_loaded_model_are_as_initialised(tmp_path: Path, da
     assert loaded.card["private"]
     bn = loaded.model.get_submodule(loaded.card["private"][0].rpartition(".")[0])
     assert torch.equal(bn.weight, torch.ones_like(bn.weight))
+
+
+def test_a_model_of_which_nothing_travelled_is_the_same_at_every_load(tmp_path: Path, data: Path) -> None:
+    fedreel.run("recognition", tmp_path, set={**SETTINGS, "data.source": data, "method.name": "local-only"})
+    states = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        states.append(fedreel.load(tmp_path).model.state_dict())
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())

@@ -188,6 +188,22 @@ def test_a_job_that_never_began_leaves_the_folder_free(data: Path, tmp_path: Pat
     assert cli(*args, "--set", f"data.source={data}").code == 0
 
 
+def test_a_run_that_came_in_between_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two jobs find the folder free; the other one has ended by the time this one holds the lock."""
+    really = RunDir._hold_lock
+
+    def late(folder: RunDir) -> Any:
+        monkeypatch.setattr(RunDir, "_hold_lock", really)
+        toy_run(tmp_path / "run")
+        return really(folder)
+
+    monkeypatch.setattr(RunDir, "_hold_lock", late)
+    with pytest.raises(RunError, match="already holds a run") as caught:
+        toy_run(tmp_path / "run")
+    assert toy_run(tmp_path / "run", resume=True).summary["complete"]  # while the error, and all it holds, lives
+    assert caught
+
+
 # interruption
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 
 import torch
-from common import BATCH, LEARNING_RATE, build_model, load_job, parse_arguments, write_result
+from common import BATCH, LEARNING_RATE, build_model, load_job, parse_arguments, set_up, write_result
 from torch.nn import functional
 
 
 def main() -> None:
     arguments = parse_arguments()
-    torch.set_num_threads(arguments.threads)
+    set_up(arguments.threads)
     job = load_job(arguments.data, arguments.rounds)
     model = build_model(arguments.model)
     parameters = list(model.parameters())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +27,26 @@ class Job:
     cohorts: list[list[int]]  # the users of every round, in order; the first WARM_UP rounds are not timed
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(*options: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
+    for option in options:
+        parser.add_argument(
+            option, **({"action": "store_true"} if option == "--actor-per-core" else {"default": "local"})
+        )
     parser.add_argument("--model", choices=["linear", "cnn"], required=True)
     parser.add_argument("--rounds", type=int, required=True, help="timed rounds; one more is run first")
     parser.add_argument("--data", required=True, help="the .npz file that make_data wrote")
     parser.add_argument("--out", required=True, help="result file (JSON; the weights go beside it as .npy)")
     parser.add_argument("--threads", type=int, default=2, help="cores to use")
     return parser.parse_args()
+
+
+def set_up(threads: int) -> None:
+    """Every contender computes with the same kernels: on 64-bit ARM without oneDNN, which slows all of them down and
+    would hide what the engines cost (bench/backend.py)."""
+    torch.set_num_threads(threads)
+    if platform.machine() in ("aarch64", "arm64"):
+        torch.backends.mkldnn.enabled = False
 
 
 def make_data(path: Path, rounds: int, seed: int = 0) -> None:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from common import BATCH, LEARNING_RATE, WARM_UP, Job, build_model, load_job, parse_arguments, write_result
+from common import BATCH, LEARNING_RATE, WARM_UP, Job, build_model, load_job, parse_arguments, set_up, write_result
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -70,8 +69,8 @@ class FixedCohorts(FedAvg):
 
 
 def main() -> None:
-    arguments = parse_arguments()
-    torch.set_num_threads(arguments.threads)
+    arguments = parse_arguments("--engine")
+    set_up(arguments.threads)
     job = load_job(arguments.data, arguments.rounds)
     method = FixedCohorts(job=job, ticks=[])
     recipe = Recipe(
@@ -79,6 +78,7 @@ def main() -> None:
         device="cpu",
         task={"name": arguments.model},
         method={"name": "fedavg"},
+        engine={"name": arguments.engine},
         train=TrainConfig(batch_size=BATCH, lr=LEARNING_RATE, shuffle=False),
         round=RoundConfig(rounds=WARM_UP + arguments.rounds, evaluate_every=0),
     )

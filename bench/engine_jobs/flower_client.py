@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from common import BATCH, LEARNING_RATE, Job, build_model, load_job
+from common import BATCH, LEARNING_RATE, Job, build_model, load_job, set_up
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
@@ -35,6 +35,6 @@ def train(message: Message, context: Context) -> Message:
 @cache
 def resident(data: str, model_name: str) -> tuple[Job, nn.Module, torch.optim.Optimizer]:
     """Loaded once in each actor; an actor has one core, hence one thread."""
-    torch.set_num_threads(1)
+    set_up(1)
     model = build_model(model_name)
     return load_job(data, 0), model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)

@@ -50,7 +50,7 @@ class GivenCohorts(FedAvg):
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = parse_arguments("--actor-per-core")
     job = load_job(arguments.data, arguments.rounds)
     model = build_model(arguments.model)
     ticks: list[float] = []
@@ -77,7 +77,8 @@ def main() -> None:
                     "object_store_memory": 1 << 30,
                     "_temp_dir": folder,
                 },
-                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+                # Flower's default is two CPUs a client, so two cores make one actor
+                "client_resources": {"num_cpus": 1 if arguments.actor_per_core else 2, "num_gpus": 0.0},
             },
         )
     write_result(arguments, job, ticks, model)

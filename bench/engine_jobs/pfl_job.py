@@ -15,6 +15,7 @@ from common import (
     build_model,
     load_job,
     parse_arguments,
+    set_up,
     write_result,
 )
 from pfl.aggregate.simulate import SimulatedBackend
@@ -69,7 +70,7 @@ def federated_data(job: Job) -> FederatedDataset:
 
 def main() -> None:
     arguments = parse_arguments()
-    torch.set_num_threads(arguments.threads)
+    set_up(arguments.threads)
     job = load_job(arguments.data, arguments.rounds)
     network = build_model(arguments.model)
     model = PyTorchModel(

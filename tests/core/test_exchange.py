@@ -16,7 +16,7 @@ from fedreel.core.exchange import Ledger, Policy
 from fedreel.core.method import question
 from fedreel.core.update import TRAIN, Order, Update
 from fedreel.core.weights import TensorInfo, Weights
-from fedreel.errors import RecipeError
+from fedreel.errors import FedreelError, RecipeError
 from fedreel.ledger import departures, read_ledger, tensors, totals
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedbn import FedBN
@@ -188,3 +188,34 @@ def test_travels_may_look_at_names_too(tmp_path: Path) -> None:
 
     worker = make_worker(tmp_path, HeadStays())
     assert set(worker.private.place) == {"head.weight", "head.bias"}
+
+
+def test_an_unknown_kind_is_refused_where_it_is_declared(tmp_path: Path) -> None:
+    with pytest.raises(FedreelError, match="did you mean 'label-statistics'"):
+        question(histogram="label-statistic")
+
+    @dataclass(frozen=True)
+    class Vague(FedAvg):
+        sends = {"samples": "cuont"}
+
+    with pytest.raises(FedreelError, match="did you mean 'count'"):
+        make_worker(tmp_path, Vague())
+
+
+def test_a_question_without_a_model_sees_the_first_one_whoever_worked_before(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Norm(FedAvg):
+        @question(norm="derived-number")
+        def norm(self, client: Client) -> dict:
+            return {"norm": client.weights().norm()}
+
+        @question(word="count")
+        def word(self, client: Client) -> dict:
+            return {"word": "many"}
+
+    worker = make_worker(tmp_path, Norm())
+    before = worker.execute(_order(kind="ask", question="norm"))["norm"]
+    worker.execute(Order(1, 2, "c3", TRAIN, {"global": worker.initial_weights()}))
+    assert worker.execute(Order(1, 3, "c0", "ask", {}, question="norm"))["norm"] == before
+    with pytest.raises(FedreelError, match="neither a number nor a tensor"):
+        worker.execute(Order(1, 4, "c0", "ask", {}, question="word"))

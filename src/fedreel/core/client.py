@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..errors import FedreelError, nearest
-from .exchange import Door, Ledger, Policy
+from .exchange import Door, Ledger, Policy, check_kinds
 from .method import Method
 from .optim import make_optimizer
 from .state import PrivateStore, State
@@ -134,11 +134,13 @@ class Worker:
         self.travelling: Layout = whole.only(method.travels)
         self.private: Layout = Layout(t for t in whole.tensors if t.name not in self.travelling.place)
         self.initial = self.weights.take(self.private)  # what a client's private tensors are before its first order
+        self.start = self.weights.take(self.travelling)  # what a server starts from
         self.door = Door(self.travelling, policy, ledger)
         self.optimizer = make_optimizer(self.model.parameters(), config)
         self.generator = torch.Generator()
         self.started = 0.0
         self._declared = {**method.sends, **task.sends}
+        check_kinds(self._declared, "the method or task")
         self._resident: dict[str, ClientData] = {}
         self._spares: list[nn.Module] = []
         self._spares_used = 0
@@ -146,7 +148,7 @@ class Worker:
 
     def initial_weights(self) -> Weights:
         """The travelling part of the freshly made model: what a server starts from."""
-        return self.weights.take(self.travelling)
+        return self.start.clone()
 
     def execute(self, order: Order) -> Update:
         """Carry an order out. Everything random is drawn from (seed, round, client, purpose), so a
@@ -198,8 +200,7 @@ class Worker:
             for name in self.private.place:
                 if f"model/{name}" in client.state.tensors:
                     weights[name].copy_(client.state.tensors[f"model/{name}"])
-        if client.models:
-            weights.put(client.received)
+        weights.put(client.received if client.models else self.start)  # a question may come without a model
 
     def leave(self, client: Client, order: Order, weights: Weights, travelling: Weights) -> Update:
         """Keep the private part of a trained model, let its travelling part out."""
@@ -216,6 +217,7 @@ class Worker:
         return self.leave(client, order, self.weights, self.weights.take(self.travelling))
 
     def _evaluate(self, client: Client, order: Order) -> Update:
+        self.door.check_order({"metrics": "metric"})
         self.model.eval()
         with torch.no_grad():
             metrics = self.task.evaluate(self.model, client.data.test, 4 * self.config.batch_size)
@@ -232,6 +234,11 @@ class Worker:
         self._keep(client, order)
         tensors = {n: v for n, v in answer.items() if isinstance(v, Tensor)}
         numbers = {n: float(v) for n, v in answer.items() if isinstance(v, int | float)}
+        for name in answer:
+            if name not in tensors and name not in numbers:
+                raise FedreelError(
+                    f"the answer '{name}' is neither a number nor a tensor", found=type(answer[name]).__name__
+                )
         packed = Weights.of(tensors) if tensors else None
         return self.door.release(order, packed, numbers, declared, question_tensors=True)
 

@@ -30,7 +30,7 @@ def _set_up(device: torch.device) -> None:
     """On 64-bit ARM, oneDNN trains small networks slower than PyTorch's own kernels (bench/backend.py prints by how
     much), so it is switched off there. On a GPU, matrix products may use TF32."""
     if device.type == "cpu" and platform.machine() in ("aarch64", "arm64"):
-        torch.backends.mkldnn.enabled = False
+        torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True

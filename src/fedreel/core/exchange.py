@@ -27,6 +27,17 @@ KINDS: dict[str, str] = {
 }
 
 
+def check_kinds(sends: Mapping[str, str], who: str) -> None:
+    """A kind that is not known could not be refused by any policy."""
+    for name, kind in sends.items():
+        if kind not in KINDS:
+            raise FedreelError(
+                f"{who} declares '{name}' as '{kind}', which is no kind of information",
+                expected=", ".join(KINDS),
+                hint=nearest(kind, KINDS),
+            )
+
+
 @dataclass(frozen=True)
 class Policy:
     """A site's own rules, on top of every method's. Read from a TOML file of the same keys."""

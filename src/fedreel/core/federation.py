@@ -203,7 +203,8 @@ class Federation:
                 lane.clients.append(client)
             if attempt < self.config.repeat:
                 self.record("note", text=f"{answered} of {total} clients answered, {needed} are needed: asking again")
-        named = "; ".join(f"{f.client}: {f.reason} ({f.detail})" for f in failures[-5:])
+        last = {f.client: f"{f.client}: {f.reason} ({f.detail})" for f in failures}
+        named = "; ".join(list(last.values())[:5])
         raise RunError(
             f"round {self.round} got too few answers",
             expected=f"at least {needed} of {total}",

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from .exchange import check_kinds
 from .weights import TensorInfo
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Method(ABC):
 
 def question(**sends: str) -> Callable[[_F], _F]:
     """Marks a method's function as a question that the server may `ask`; names and kinds of what the answer holds."""
+
+    check_kinds(sends, "a question")
 
     def mark(function: _F) -> _F:
         function.sends = dict(sends)  # type: ignore[attr-defined]

@@ -82,8 +82,12 @@ class PrivateStore:
                 sync_path(path)
 
     def _generations(self, client: str) -> list[Key]:
-        folder = self.folder / file_name(client)
-        return sorted((int(p.stem.split("-")[0]), int(p.stem.split("-")[1])) for p in folder.glob("*-*.safetensors"))
+        try:
+            names = os.listdir(self.folder / file_name(client))
+        except FileNotFoundError:
+            return []
+        stems = [n.removesuffix(".safetensors").split("-") for n in names if n.endswith(".safetensors")]
+        return sorted((int(round), int(step)) for round, step in stems)
 
     def _file(self, client: str, key: Key) -> Path:
         return self.folder / file_name(client) / f"{key[0]:06d}-{key[1]:06d}.safetensors"

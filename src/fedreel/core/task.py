@@ -38,16 +38,23 @@ class Tensors:
         return self if self.tensors[0].device == device else Tensors(tuple(t.to(device) for t in self.tensors))
 
     def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, ...]]:
+        starts = self.starts(size)
         n = len(self)
+        ends = [*starts[1:], n]
         if generator is None:
-            for start in range(0, n, size):
-                yield tuple([t[start : start + size] for t in self.tensors])
+            for start, end in zip(starts, ends):
+                yield tuple([t[start:end] for t in self.tensors])
             return
         order = torch.randperm(n, generator=generator)
         if self.tensors[0].device.type != "cpu":
             order = order.to(self.tensors[0].device)
-        for index in order.split(size):
-            yield tuple([t[index] for t in self.tensors])
+        for start, end in zip(starts, ends):
+            yield tuple([t[order[start:end]] for t in self.tensors])
+
+    def starts(self, size: int) -> range:
+        """Where batches begin. A single sample left over joins the batch before it: batch norm cannot train on one."""
+        n = len(self)
+        return range(0, n - 1 if n % size == 1 and n > size > 1 else n, size)
 
     @staticmethod
     def join(parts: Sequence[Tensors]) -> Tensors:

@@ -77,7 +77,7 @@ def fit(
 
 def gradients(objective: Tensor, params: tuple[nn.Parameter, ...], one: Tensor) -> tuple[Tensor | None, ...]:
     """torch.autograd.grad with allow_unused, without the checks that cost as much as a small network's arithmetic."""
-    engine = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+    engine = torch.autograd.Variable._execution_engine
     seeds = (one if objective.dtype == one.dtype else one.to(objective.dtype),)
     return engine.run_backward((objective,), seeds, False, False, params, allow_unreachable=True, accumulate_grad=False)
 

@@ -66,7 +66,7 @@ class StackedTraining:
         device = next(iter(rows.flat.values())).device
         totals = torch.zeros(rows.clients, dtype=torch.float64, device=device)
         size = self._config.batch_size
-        steps = [-(-len(e) // size) for e in examples]
+        steps = [len(e.starts(size)) for e in examples]
         for _ in range(self._config.epochs):
             streams = [
                 chain(repeat(None, max(steps) - n), e.batches(size, g)) for e, g, n in zip(examples, generators, steps)

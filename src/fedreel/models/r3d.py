@@ -33,7 +33,9 @@ class R3D(Backbone):
         super().__init__()
         self.out_channels = 8 * width
         self.stem = nn.Sequential(
-            nn.Conv3d(3, width, (3, stem_size, stem_size), stem_stride, (1, stem_size // 2, stem_size // 2), bias=False),
+            nn.Conv3d(
+                3, width, (3, stem_size, stem_size), stem_stride, (1, stem_size // 2, stem_size // 2), bias=False
+            ),
             nn.BatchNorm3d(width, eps=bn_eps),
             nn.ReLU(inplace=True),
         )

@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import multiprocessing
+import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -68,7 +69,8 @@ def _each(cells: list[Cell], jobs: int) -> Iterator[Cell]:
             _run_cell(cell)
             yield cell
         return
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _share_cores, (threads,)) as pool:
         running = {pool.submit(_run_cell, cell): cell for cell in cells}
         try:
             for done in as_completed(running):
@@ -77,6 +79,12 @@ def _each(cells: list[Cell], jobs: int) -> Iterator[Cell]:
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _share_cores(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
 
 
 def _run_cell(cell: Cell) -> None:
