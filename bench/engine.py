@@ -78,7 +78,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds-linear", type=int, default=20, help="timed rounds of the linear model")
     parser.add_argument("--rounds-cnn", type=int, default=2, help="timed rounds of the CNN")
-    parser.add_argument("--repeat", type=int, default=3, help="times each contender runs, in turn with the others")
+    parser.add_argument("--repeat", type=int, default=2, help="times each contender runs, in turn with the others")
     parser.add_argument("--threads", type=int, default=2, help="cores for each contender")
     parser.add_argument("--models", type=lambda text: text.split(","), default=["linear", "cnn"])
     parser.add_argument("--peers-cnn", action="store_true", help="time the peers on the CNN too (long)")

@@ -38,6 +38,7 @@ class PrivateStore:
         self.folder = folder
         self._newest: dict[str, tuple[Key, State]] = {}  # a warm cache; right when cold
         self._unsynced: set[Path] = set()
+        self._folders: set[str] | None = None
 
     def load(self, client: str, before: Key) -> State:
         """The state with which the order `before` starts. Generations of that order or later are stale and removed."""
@@ -59,6 +60,8 @@ class PrivateStore:
         """Write the state after the order `key`: atomic at once, durable after `sync`."""
         path = self._file(client, key)
         path.parent.mkdir(parents=True, exist_ok=True)
+        if self._folders is not None:
+            self._folders.add(path.parent.name)
         temp = path.with_suffix(".tmp")
         tensors = {n: t.detach().cpu().contiguous() for n, t in state.tensors.items()}
         try:
@@ -82,10 +85,12 @@ class PrivateStore:
                 sync_path(path)
 
     def _generations(self, client: str) -> list[Key]:
-        try:
-            names = os.listdir(self.folder / file_name(client))
-        except FileNotFoundError:
+        name = file_name(client)
+        if self._folders is None:  # who has state here, looked up once: most methods keep none
+            self._folders = set(os.listdir(self.folder)) if self.folder.is_dir() else set()
+        if name not in self._folders:
             return []
+        names = os.listdir(self.folder / name)
         stems = [n.removesuffix(".safetensors").split("-") for n in names if n.endswith(".safetensors")]
         return sorted((int(round), int(step)) for round, step in stems)
 
