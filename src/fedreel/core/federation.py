@@ -195,7 +195,8 @@ class Federation:
             lost: list[tuple[_Chain, str]] = []
             for update in self._once_through(kind, lanes, args, question, failures, lost):
                 answered += 1
-                self._tell_watchers(answered, len(failures), total, update)
+                if kind != EVALUATE:
+                    self._tell_watchers(answered, len(failures), total, update)
                 yield update
             if answered >= needed:
                 return

@@ -42,7 +42,7 @@ class ProgressLine(Watcher):
     def record(self, round: int, phase: str, values: Mapping[str, Any]) -> None:
         if phase == "test":
             shown = {k: v for k, v in values["metrics"].items() if not k.endswith("_clients")}
-            self._test = " ".join(f"{k} {v:.3f}" for k, v in shown.items())
+            self._test = " ".join(["test:", *(f"{k} {v:.3f}" for k, v in shown.items())])
         elif phase == "refused":
             self._failed += 1
             self._say(
@@ -78,7 +78,7 @@ class ProgressLine(Watcher):
             left,
             clients,
             f"{self._failed} failed",
-            f"loss {self._loss:.3f}",
+            f"training loss {self._loss:.3f}",
             self._test,
             f"{self._clients / max(spent, 1e-9):.1f} clients/s",
             _bytes(self._bytes),

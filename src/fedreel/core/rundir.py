@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -115,6 +115,10 @@ class RunDir(Watcher):
         try:
             self._metrics.close()
         finally:
+            if not (self.path / "recipe.toml").exists():  # the job never began: leave the place as it was found
+                (self.path / ".lock").unlink(missing_ok=True)
+                with suppress(OSError):
+                    self.path.rmdir()
             self._lock.close()
 
     def _check(self, resume: bool) -> bool:

@@ -12,9 +12,10 @@ from ..core.weights import TensorInfo
 
 @dataclass(frozen=True)
 class Centralised(Method):
-    """One model trained on the union of all clients' training data: what federation gives up. Needs the data in one
-    place, so it runs only where they are. A round is `train.epochs` epochs over the union; set `train.keep_optimizer`
-    to carry the optimizer's state on."""
+    """One model trained on the union of all clients' training data: what federation gives up.
+
+    Needs the data in one place, so it runs only where they are. A round is `train.epochs` epochs over the union; set
+    `train.keep_optimizer` to carry the optimizer's state on."""
 
     def run(self, fed: Federation) -> None:
         for _ in fed.rounds():
