@@ -1,8 +1,9 @@
-"""Makes `toy` importable and keeps every test to one thread and its own cache."""
+"""Makes `toy` and `tiny` importable; gives tests one thread, a cache of their own, and the tiny videos."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,3 +16,19 @@ def one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test writes to the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDREEL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two owners' tiny videos. Tests that change them take a copy."""
+    from tiny import videos
+
+    return videos(tmp_path_factory.mktemp("data"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,7 @@ from fedreel.config import load_recipe
 from fedreel.core.rundir import read_metrics
 from fedreel.data.clips import ClipPopulation, open_clips
 from fedreel.errors import DataError, RecipeError, RunError
-from tiny import SETTINGS, cli, sets, videos
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDREEL_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return videos(tmp_path_factory.mktemp("data"))
+from tiny import SETTINGS, cli, sets
 
 
 @pytest.fixture(scope="module")

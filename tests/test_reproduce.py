@@ -42,11 +42,6 @@ def tiny_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return videos(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
 def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An undisturbed sweep."""
     torch.set_num_threads(1)

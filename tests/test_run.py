@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,20 +28,8 @@ from fedreel.core.rundir import RunDir, is_full, read_metrics
 from fedreel.errors import RunError
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedbn import FedBN
-from tiny import SETTINGS, cli, sets, videos
+from tiny import SETTINGS, cli, sets
 from toy import Toy
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDREEL_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return videos(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="module")
