@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ..core.partition import PARTITIONERS, NaturalIdPartitioner, histogram
 from ..core.task import EVERYONE, ClientData, Population, Tensors
 from ..errors import DataError, RecipeError, nearest
 from . import lists, playground, shards
+from .cache import cache_folder
 
 
 class ClipPopulation(Population):
@@ -97,12 +97,6 @@ def make_partitioner(table: dict[str, Any]) -> Any:
             hint=nearest(name, PARTITIONERS),
         )
     return build(PARTITIONERS[name], {k: v for k, v in table.items() if k != "name"}, f"[data.partition] {name}")
-
-
-def cache_folder() -> Path:
-    """Where decoded and generated data are kept between runs."""
-    base = os.environ.get("FEDREEL_CACHE")
-    return Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedreel"
 
 
 def _check_known(clips: Sequence[lists.Clip], config: DataConfig, field: str, hint: str = "") -> None:

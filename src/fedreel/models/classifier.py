@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import torch
@@ -10,13 +11,13 @@ from torch import Tensor, nn
 from fedreel.errors import DataError
 
 
-class Backbone(nn.Module):
+class Backbone(nn.Module, ABC):
     """A network without its last layer: `features` gives a map (N, C, ...), calling it the mean (N, C)."""
 
     out_channels: int
 
-    def features(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def features(self, x: Tensor) -> Tensor: ...
 
     def forward(self, x: Tensor) -> Tensor:
         return self.features(x).flatten(2).mean(2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import shutil
 import time
 import uuid
@@ -13,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fedreel.data.cache import cache_folder
 from fedreel.data.playground.sizes import MEDIUM, SIZES, SMALL, VERSION, Size
 from fedreel.data.playground.work import Jobs, cores
 from fedreel.errors import DataError, nearest
@@ -53,10 +53,8 @@ def make(
 
 
 def cached(seed: int = 0, size: str = "small", parts: Collection[str] | None = None) -> Path:
-    """The world in the user's cache (FEDREEL_CACHE, else XDG_CACHE_HOME, else ~/.cache), made there if it is absent."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    cache = Path(os.environ.get("FEDREEL_CACHE") or Path(home) / "fedreel")
-    return make(cache / f"playground-v{VERSION}-{_size(size).name}-{seed}", seed, size, parts)
+    """The world in the user's cache, made there if it is absent."""
+    return make(cache_folder() / f"playground-v{VERSION}-{_size(size).name}-{seed}", seed, size, parts)
 
 
 def _chosen(parts: Collection[str] | None) -> list[str]:
