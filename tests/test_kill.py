@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -23,7 +24,11 @@ class Forks:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(SCRIPT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # what has touched a GPU cannot be forked
         )
 
     def run(self, out: Path, kill: dict[str, Any] | None = None) -> dict[str, Any]:

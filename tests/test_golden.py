@@ -1,0 +1,44 @@
+"""Golden runs: every registered method on the toy must end where it ended when these values were printed. They were
+printed by `python tests/test_golden.py`; a change here is a change of behaviour and must be meant."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from fedreel.config import TrainConfig
+from fedreel.registry import METHODS, lookup
+from toy import federate
+
+GOLDEN = {
+    "centralised": (0.68702, 9.32042),
+    "fedagm": (0.65454, 6.93158),
+    "fedavg": (0.58047, 3.48734),
+    "fedbn": (0.55332, 2.39179),
+    "fedprox": (0.57935, 3.45025),
+    "fedu": (0.58047, 3.48734),
+    "local-only": (0.52940, 0.00000),
+    "loss": (0.56674, 3.22707),
+    "moon": (0.55716, 3.39083),
+}
+
+
+def outcome(folder: Path, name: str) -> tuple[float, float]:
+    """Training loss of the last round, and the norm of the global model."""
+    train = TrainConfig(batch_size=4, lr=0.2, momentum=0.9, epochs=2)
+    fed, notes = federate(folder, lookup(METHODS, name)(), rounds=5, fraction=0.75, seed=7, train=train)
+    return notes.of("train")[-1]["loss"], fed.weights.norm()
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_method_ends_where_it_ended(tmp_path: Path, name: str) -> None:
+    assert outcome(tmp_path, name) == pytest.approx(GOLDEN[name], rel=2e-3, abs=1e-6)
+
+
+if __name__ == "__main__":
+    for method in sorted(METHODS):
+        with tempfile.TemporaryDirectory() as temp:
+            loss, norm = outcome(Path(temp), method)
+            print(f'    "{method}": ({loss:.5f}, {norm:.5f}),')
