@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreel.core.aggregate import Krum, Mean, Median, TrimmedMean, lerp, mean
+from fedreel.core.aggregate import Krum, Mean, Median, TrimmedMean
 from fedreel.core.weights import Weights
 
 
@@ -138,11 +138,3 @@ def test_krum_takes_one_of_the_cluster_and_matches_brute_force() -> None:
         small.add(model(v))
     with pytest.raises(ValueError, match="needs 4 updates"):
         small.chosen()
-
-
-def test_lerp_has_its_ends() -> None:
-    a, b = model(1.0), model(3.0)
-    assert lerp(a, b, 0.0) is a
-    assert lerp(a, b, 1.0) is b
-    assert lerp(a, b, 0.25)["w"][0] == 1.5
-    assert mean([a, b])["w"][0] == 2.0

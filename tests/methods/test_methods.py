@@ -303,12 +303,11 @@ def test_local_only_clients_do_not_influence_each_other(tmp_path: Path) -> None:
     assert len(fed.weights) == 0
     assert notes.of("train")[-1]["bytes_up"] == 4 * 3 * 8  # three numbers a client, no tensor
     # with three clients instead of four the first three end the same
-    other, _ = federate(tmp_path / "b", LocalOnly(), rounds=3, task=Toy(clients=3))
+    federate(tmp_path / "b", LocalOnly(), rounds=3, task=Toy(clients=3))
     for client in ("c0", "c1", "c2"):
         a, b = (PrivateStore(tmp_path / x / "clients").load(client, (99, 0)).tensors for x in "ab")
         assert a
         assert all(torch.equal(a[n], b[n]) for n in a)
-    assert fed.progress.metrics != other.progress.metrics or fed.progress.metrics["top1"] in (0.0, 1.0)
 
 
 class ConvToy(Toy):

@@ -139,19 +139,6 @@ class Krum(_Collected):
         return mean.value
 
 
-def mean(models: list[Weights]) -> Weights:
-    """Plain mean of several models."""
-    total = Mean()
-    for weights in models:
-        total.add(weights)
-    return total.value
-
-
-def lerp(a: Weights, b: Weights, t: float) -> Weights:
-    """a + t (b - a): a at t = 0, b at t = 1."""
-    return a if t == 0 else b if t == 1 else a + t * (b - a)
-
-
 def _log_add(a: float, b: float) -> float:
     high, low = max(a, b), min(a, b)
     return high + math.log1p(math.exp(low - high))
