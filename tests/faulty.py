@@ -22,7 +22,7 @@ class Faulty:
 
     def __init__(self, inner: LocalEngine, faults: dict[tuple[int, str], str]) -> None:
         self.inner, self.faults, self.slots = inner, faults, 1
-        self.clients, self.travelling = inner.clients, inner.travelling
+        self.clients, self.blueprint = inner.clients, inner.blueprint
         self.extra: deque[Update] = deque()
         self.old: Update | None = None
 

@@ -22,7 +22,7 @@ from fedreel.config import (
     make_recipe,
     recipe_names,
 )
-from fedreel.core.run import make_method, make_task
+from fedreel.core.job import make_method, make_task
 from fedreel.data.clips import make_partitioner
 from fedreel.errors import RecipeError, nearest
 from fedreel.registry import ENGINES, METHODS, TASKS, lookup, names

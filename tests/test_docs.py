@@ -21,8 +21,8 @@ from fedreel.catalogue import catalogue
 from fedreel.cli import app
 from fedreel.config import load_recipe, read_toml
 from fedreel.core.exchange import KINDS
+from fedreel.core.job import make_method, make_task
 from fedreel.core.method import Method
-from fedreel.core.run import make_method, make_task
 from fedreel.core.weights import bind
 from fedreel.data.clips import make_partitioner
 from fedreel.registry import ENGINES, METHODS, TASKS, lookup

@@ -14,7 +14,7 @@ import torch
 import fedreel.reproduce as harness
 import fedreel.tasks.recognition as recognition
 from fedreel.config import load_recipe
-from fedreel.core.run import make_method, make_task
+from fedreel.core.job import make_method, make_task
 from fedreel.errors import RecipeError, RunError
 from fedreel.reproduce import reproduce
 from fedreel.reproduce.recognition import TABLES

@@ -65,6 +65,9 @@ class DataConfig:
     """[data]: whose data, and how it is divided. `partition` names a partitioner and its settings."""
 
     source: str = "playground"  # or a folder
+    role: str = "videos"  # at real sites: which of its folders a site uses (its site.toml maps roles to folders)
+    owner: str = ""  # whose the samples are that name no owner
+    labels: tuple[str, ...] = ()  # class names in order; empty: those found, sorted
     size: str = "small"  # of the playground
     seed: int = 0  # of the playground and the division; kept apart from the run's seed
     partition: dict[str, Any] = field(default_factory=lambda: {"name": "by-owner"})

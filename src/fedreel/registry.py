@@ -20,7 +20,12 @@ METHODS = {
     "local-only": "fedreel.methods.ends:LocalOnly",
 }
 TASKS = {"recognition": "fedreel.tasks.recognition:Recognition"}
-ENGINES = {"local": "fedreel.engines.local:LocalEngine", "vector": "fedreel.engines.vector:VectorEngine"}
+ENGINES = {
+    "local": "fedreel.engines.local:LocalEngine",
+    "vector": "fedreel.engines.vector:VectorEngine",
+    "flower-sim": "fedreel.engines.flower.engine:FlowerSimEngine",
+    "flower": "fedreel.engines.flower.engine:FlowerEngine",
+}
 
 _GROUPS = {id(METHODS): "fedreel.methods", id(TASKS): "fedreel.tasks", id(ENGINES): "fedreel.engines"}
 

@@ -80,7 +80,6 @@ def test_an_undeclared_number_or_tensor_does_not_leave(tmp_path: Path) -> None:
     worker = make_worker(tmp_path / "b", Curious())
     with pytest.raises(Exception, match="'samples' was not declared"):
         worker.execute(_order(kind="ask", question="more"))
-    worker.door.ledger.flush()
     assert not list(read_ledger(tmp_path / "ledger.jsonl"))
     assert not list(read_ledger(tmp_path / "b" / "ledger.jsonl"))
 
@@ -215,7 +214,7 @@ def test_a_question_without_a_model_sees_the_first_one_whoever_worked_before(tmp
 
     worker = make_worker(tmp_path, Norm())
     before = worker.execute(_order(kind="ask", question="norm"))["norm"]
-    worker.execute(Order(1, 2, "c3", TRAIN, {"global": worker.initial_weights()}))
+    worker.execute(Order(1, 2, "c3", TRAIN, {"global": worker.start.clone()}))
     assert worker.execute(Order(1, 3, "c0", "ask", {}, question="norm"))["norm"] == before
     with pytest.raises(FedreelError, match="neither a number nor a tensor"):
         worker.execute(Order(1, 4, "c0", "ask", {}, question="word"))

@@ -116,7 +116,7 @@ class Concurrent:
 
     def __init__(self, inner: LocalEngine, pick: Any, slots: int = 99) -> None:
         self.inner, self.pick, self.slots = inner, pick, slots
-        self.clients, self.travelling = inner.clients, inner.travelling
+        self.clients, self.blueprint = inner.clients, inner.blueprint
         self.waiting: list[Order] = []
         self.log: list[str] = []
 

@@ -172,7 +172,7 @@ def test_equals_local_up_to_rounding(
     train = TrainConfig(**{"batch_size": 6, "lr": 0.2, **settings})
     one, seen, many, seen_too = both(tmp_path, FedAvg(), task=task, train=train)
     assert stacked == [5, 5, 5]
-    start = make_worker(tmp_path / "start", FedAvg(), task).initial_weights()
+    start = make_worker(tmp_path / "start", FedAvg(), task).start.clone()
     assert one.weights.distance(start) > 100 * CLOSE  # there was something to get wrong
     assert_close(one.weights, many.weights)
     for a, b in zip(seen.of("train"), seen_too.of("train")):
@@ -255,7 +255,7 @@ def results(engine: LocalEngine, wanted: list[Order]) -> list[Update | Failure]:
 def test_updates_come_in_the_order_of_the_orders(tmp_path: Path, stacked: list[int]) -> None:
     local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), Points()))
     engine = VectorEngine(make_worker(tmp_path / "vector", FedAvg(), Points()))
-    wanted = orders(engine.initial_weights(), ["c3", "c0", "c4", "c1", "c2"])
+    wanted = orders(engine.blueprint.start.clone(), ["c3", "c0", "c4", "c1", "c2"])
     found = results(engine, wanted)
     assert [(u.client, u.step) for u in found] == [(o.client, o.step) for o in wanted]
     for a, b in zip(results(local, wanted), found):
@@ -269,7 +269,7 @@ def test_updates_come_in_the_order_of_the_orders(tmp_path: Path, stacked: list[i
 
 def test_what_nobody_asked_for_has_not_left(tmp_path: Path, stacked: list[int]) -> None:
     engine = VectorEngine(make_worker(tmp_path, FedAvg(), Points()))
-    for order in orders(engine.initial_weights(), ["c0", "c1", "c2"]):
+    for order in orders(engine.blueprint.start.clone(), ["c0", "c1", "c2"]):
         engine.submit(order)
     assert engine.next().client == "c0"
     engine.close()
@@ -280,7 +280,7 @@ def test_what_nobody_asked_for_has_not_left(tmp_path: Path, stacked: list[int]) 
 def test_every_client_starts_from_the_model_of_its_own_order(tmp_path: Path, stacked: list[int]) -> None:
     local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), Points()))
     engine = VectorEngine(make_worker(tmp_path / "vector", FedAvg(), Points()))
-    start = engine.initial_weights()
+    start = engine.blueprint.start.clone()
     wanted = [Order(1, i, f"c{i}", TRAIN, {GLOBAL: start * (1 + 0.1 * i)}) for i in range(4)]
     for a, b in zip(results(local, wanted), results(engine, wanted)):
         assert_close(a.weights, b.weights)
@@ -289,7 +289,7 @@ def test_every_client_starts_from_the_model_of_its_own_order(tmp_path: Path, sta
 
 def test_a_later_batch_of_orders_does_not_touch_earlier_updates(tmp_path: Path) -> None:
     engine = VectorEngine(make_worker(tmp_path, FedAvg(), Points()))
-    start = engine.initial_weights()
+    start = engine.blueprint.start.clone()
     first = results(engine, orders(start, ["c0", "c1", "c2"]))
     copies = [u.weights.clone() for u in first]
     results(engine, orders(start * 2.0, ["c2", "c3", "c4"]))
@@ -299,7 +299,7 @@ def test_a_later_batch_of_orders_does_not_touch_earlier_updates(tmp_path: Path) 
 def test_orders_of_one_client_are_not_stacked_with_each_other(tmp_path: Path, stacked: list[int]) -> None:
     local = LocalEngine(make_worker(tmp_path / "local", HeadStays(), Points()))
     engine = VectorEngine(make_worker(tmp_path / "vector", HeadStays(), Points()))
-    wanted = orders(engine.initial_weights(), ["c0", "c1", "c0", "c1", "c0"])
+    wanted = orders(engine.blueprint.start.clone(), ["c0", "c1", "c0", "c1", "c0"])
     for a, b in zip(results(local, wanted), results(engine, wanted)):
         assert_close(a.weights, b.weights)
     assert stacked == [2, 2]
@@ -308,7 +308,7 @@ def test_orders_of_one_client_are_not_stacked_with_each_other(tmp_path: Path, st
 def test_a_refusal_is_of_that_client_only(tmp_path: Path, stacked: list[int]) -> None:
     worker = make_worker(tmp_path, FedAvg(), Points(), policy=Policy(min_samples=12))  # c0 has 8
     engine = VectorEngine(worker)
-    found = results(engine, orders(engine.initial_weights(), ["c1", "c0", "c2"]))
+    found = results(engine, orders(engine.blueprint.start.clone(), ["c1", "c0", "c2"]))
     assert stacked == [3]
     assert [u.client for u in found if isinstance(u, Update)] == ["c1", "c2"]
     assert isinstance(found[1], Failure)
@@ -319,7 +319,7 @@ def test_a_refusal_is_of_that_client_only(tmp_path: Path, stacked: list[int]) ->
 
 def test_a_site_that_lets_no_weights_out_trains_nothing(tmp_path: Path, stacked: list[int]) -> None:
     engine = VectorEngine(make_worker(tmp_path, FedAvg(), Points(), policy=Policy(refuse=("weights",))))
-    found = results(engine, orders(engine.initial_weights(), ["c0", "c1"]))
+    found = results(engine, orders(engine.blueprint.start.clone(), ["c0", "c1"]))
     assert [f.reason for f in found if isinstance(f, Failure)] == ["policy", "policy"]
     assert stacked == []
 
@@ -328,7 +328,7 @@ def test_a_site_that_lets_no_weights_out_trains_nothing(tmp_path: Path, stacked:
 def test_a_failure_is_of_that_client_only(tmp_path: Path, stacked: list[int], task: EqualPoints) -> None:
     local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), task))
     engine = VectorEngine(make_worker(tmp_path / "vector", FedAvg(), task))
-    wanted = orders(engine.initial_weights(), ["c0", "c1", "c2"])
+    wanted = orders(engine.blueprint.start.clone(), ["c0", "c1", "c2"])
     one, many = results(local, wanted), results(engine, wanted)
     assert stacked == [3]
     assert one[1] == many[1]
@@ -340,7 +340,7 @@ def test_a_failure_is_of_that_client_only(tmp_path: Path, stacked: list[int], ta
 
 def test_an_unknown_client_is_named(tmp_path: Path, stacked: list[int]) -> None:
     engine = VectorEngine(make_worker(tmp_path, FedAvg(), Points()))
-    found = results(engine, orders(engine.initial_weights(), ["c0", "c1", "nobody", "c2", "c3"]))
+    found = results(engine, orders(engine.blueprint.start.clone(), ["c0", "c1", "nobody", "c2", "c3"]))
     assert isinstance(found[2], Failure)
     assert "nobody" in found[2].detail
     assert [u.client for u in found] == ["c0", "c1", "nobody", "c2", "c3"]

@@ -38,7 +38,7 @@ def final(folder: Path, method: Any, **options: Any) -> Weights:
 def one_round(folder: Path, method: Any, start: Weights | None = None) -> tuple[Weights, dict[str, Any]]:
     """The start, and every client's update of round 1, by orders of our own."""
     worker = make_worker(folder, method)
-    start = start or worker.initial_weights()
+    start = start or worker.start.clone()
     return start, {c: worker.execute(Order(1, i + 1, c, TRAIN, {"global": start})) for i, c in enumerate(CLIENTS)}
 
 
@@ -112,7 +112,7 @@ class Spoiled:
     """An engine in which client c3 answers with its weights reversed and blown up, within the norm bound."""
 
     def __init__(self, inner: Any) -> None:
-        self.inner, self.slots, self.clients, self.travelling = inner, 1, inner.clients, inner.travelling
+        self.inner, self.slots, self.clients, self.blueprint = inner, 1, inner.clients, inner.blueprint
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -167,7 +167,7 @@ def test_fedbn_clients_keep_their_own_batch_norm(tmp_path: Path) -> None:
 
 def test_a_client_that_is_not_drawn_keeps_its_private_tensors_to_the_bit(tmp_path: Path) -> None:
     worker = make_worker(tmp_path, FedBN())
-    w = worker.initial_weights()
+    w = worker.start.clone()
     worker.execute(Order(1, 1, "c0", TRAIN, {"global": w}))
     before = {n: t.clone() for n, t in worker.store.load("c0", (2, 0)).tensors.items()}
     for r in (2, 3):
@@ -240,7 +240,7 @@ def test_the_model_contrastive_term_by_hand() -> None:
 
 def test_moons_previous_model_is_the_clients_own_last_one(tmp_path: Path) -> None:
     worker = make_worker(tmp_path, MOON())
-    update = worker.execute(Order(1, 1, "c2", TRAIN, {"global": worker.initial_weights()}))
+    update = worker.execute(Order(1, 1, "c2", TRAIN, {"global": worker.start.clone()}))
     kept = worker.store.load("c2", (2, 0)).tensors
     assert all(torch.equal(kept[f"previous/{n}"], update.weights[n]) for n in update.weights)
     assert not worker.store.load("c1", (2, 0))
@@ -261,7 +261,7 @@ def test_fedu_takes_the_global_predictor_below_mu_and_keeps_its_own_above(tmp_pa
     for mu, keeps in ((math.inf, False), (0.0, True)):
         worker = make_worker(tmp_path / str(mu), Watched(mu=mu), ConvToy())
         started: dict[str, Tensor] = {}
-        w = worker.initial_weights()
+        w = worker.start.clone()
         update = worker.execute(Order(1, 1, "c0", TRAIN, {"global": w}))
         assert torch.equal(started["c0"], w["head.weight"])  # the first time: the global predictor
         moved = w.clone()

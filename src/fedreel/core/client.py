@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..config import TrainConfig
 from ..errors import FedreelError, nearest
+from .blueprint import Blueprint
 from .exchange import Door, Ledger, Policy, check_kinds
 from .method import Method
 from .optim import make_optimizer
@@ -19,7 +20,7 @@ from .state import PrivateStore, State
 from .task import EVERYONE, Batch, ClientData, Population, Task
 from .training import Term, check_finite, fit, learning_rate
 from .update import EVALUATE, TRAIN, Order, Update, Value
-from .weights import Layout, TensorInfo, Weights, bind, still_bound
+from .weights import TensorInfo, Weights, still_bound
 
 _OPTIMIZER = "optimizer/"
 
@@ -127,14 +128,9 @@ class Worker:
     ) -> None:
         self.task, self.method, self.config, self.population = task, method, config, population
         self.rounds, self.seed, self.device, self.store = rounds, seed, device, store
-        torch.manual_seed(seed)
-        self.model: nn.Module = task.model().to(device)
-        self.weights = bind(self.model)
-        whole = self.weights.layout
-        self.travelling: Layout = whole.only(method.travels)
-        self.private: Layout = Layout(t for t in whole.tensors if t.name not in self.travelling.place)
-        self.initial = self.weights.take(self.private)  # what a client's private tensors are before its first order
-        self.start = self.weights.take(self.travelling)  # what a server starts from
+        self.blueprint = made = Blueprint(task, method, seed, device)
+        self.model, self.weights, self.initial, self.start = made.model, made.weights, made.initial, made.start
+        self.travelling, self.private = made.travelling, made.private
         self.door = Door(self.travelling, policy, ledger)
         self.optimizer = make_optimizer(self.model.parameters(), config)
         self.generator = torch.Generator()
@@ -146,9 +142,14 @@ class Worker:
         self._spares_used = 0
         self._checked = False
 
-    def initial_weights(self) -> Weights:
-        """The travelling part of the freshly made model: what a server starts from."""
-        return self.start.clone()
+    def introduce(self, client: str) -> None:
+        """Before the first order: may all that this job can ask of the client leave? The client's name leaves now."""
+        questions = [getattr(type(self.method), n, None) for n in dir(type(self.method))]
+        kinds = {name: kind for q in questions for name, kind in getattr(q, "sends", {}).items()}
+        kinds |= {"weights": "weights"} if len(self.travelling.tensors) else {}
+        self.door.check_order({"name": "name", **kinds, **self._declared})
+        order = Order(0, 0, client, "roster", {})
+        self.door.ledger.write(order, Update(0, 0, client, None, {}), {"name": "name"})
 
     def execute(self, order: Order) -> Update:
         """Carry an order out. Everything random is drawn from (seed, round, client, purpose), so a

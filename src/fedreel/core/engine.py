@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .update import Failure, Order, Update
-from .weights import Layout, Weights
+
+if TYPE_CHECKING:
+    from .blueprint import Blueprint
+    from .job import Job
 
 
 class Engine(Protocol):
@@ -13,10 +16,12 @@ class Engine(Protocol):
 
     slots: int  # how many orders may be under way at once
     clients: tuple[str, ...]
-    travelling: Layout
+    blueprint: Blueprint  # of the model: what the server starts from, and what travels
 
-    def initial_weights(self) -> Weights:
-        """What the server starts from: the travelling tensors of the freshly made model."""
+    @classmethod
+    def begin(cls, job: Job) -> Engine:
+        """The engine for a job, its clients found and their data looked at. Keyword arguments beyond the job are the
+        recipe's [engine] section."""
         ...
 
     def describe(self) -> dict[str, Any]:

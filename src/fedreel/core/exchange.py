@@ -16,6 +16,7 @@ from .update import Order, Update
 from .weights import Layout, Weights
 
 KINDS: dict[str, str] = {
+    "name": "the client's name and that its data fit the job",
     "weights": "tensors of the model that the method's rule lets travel",
     "count": "how many samples, frames or steps the client used",
     "loss": "a mean training loss",
@@ -81,48 +82,58 @@ class Policy:
 
 
 class Ledger:
-    """Append-only record of every departure. A layout's tensors are written once; departures refer to it."""
+    """Append-only record of every departure. A layout's tensors are written once; departures refer to it. What belongs
+    to a departure is one write to the end of the file, so that several processes may keep one ledger."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._layouts = {row["id"] for row in read_ledger(path) if row["kind"] == "layout"}
-        self._file: IO[str] = open(path, "a+", encoding="utf-8")
-        _end_line(self._file)
+    def __init__(self, path: Path, run: str = "") -> None:
+        self.path, self.run = path, run
+        self._layouts: set[str] = set()
+        self._file: IO[bytes] | None = None
 
     def write(self, order: Order, update: Update, kinds: Mapping[str, str]) -> None:
-        layout_id = None
-        if update.weights is not None and len(update.weights):
-            layout_id = self._layout(update.weights.layout)
+        layout = update.weights.layout if update.weights is not None and len(update.weights) else None
         row = {
             "kind": "departure",
+            **({"run": self.run} if self.run else {}),
             "time": round(time.time(), 3),
             "round": order.round,
             "client": order.client,
             "purpose": order.question or order.kind,
-            "layout": layout_id,
+            "layout": layout.id if layout else None,
             "bytes": update.nbytes,
             "numbers": update.numbers,
             "kinds": sorted(set(kinds.values())),
         }
-        self._file.write(json.dumps(row) + "\n")
+        file = self._open()
+        text = (self._describe(layout) if layout else "") + json.dumps(row) + "\n"
+        file.write(text.encode())
 
     def sync(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def flush(self) -> None:
-        self._file.flush()
+        if self._file is not None:
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
-    def _layout(self, layout: Layout) -> str:
-        if layout.id not in self._layouts:
-            self._layouts.add(layout.id)
-            rows = [[t.name, list(t.shape), str(t.dtype).removeprefix("torch."), t.nbytes] for t in layout.tensors]
-            self._file.write(json.dumps({"kind": "layout", "id": layout.id, "tensors": rows}) + "\n")
-        return layout.id
+    def _open(self) -> IO[bytes]:
+        """The file, opened with the first departure. After a crash its last line may be torn: start on a new one."""
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._layouts = {row["id"] for row in read_ledger(self.path) if row["kind"] == "layout"}
+            self._file = file = open(self.path, "ab+", buffering=0)
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
+        return self._file
+
+    def _describe(self, layout: Layout) -> str:
+        if layout.id in self._layouts:
+            return ""
+        self._layouts.add(layout.id)
+        rows = [[t.name, list(t.shape), str(t.dtype).removeprefix("torch."), t.nbytes] for t in layout.tensors]
+        return json.dumps({"kind": "layout", "id": layout.id, "tensors": rows}) + "\n"
 
 
 class Door:
@@ -165,13 +176,3 @@ class Door:
         self.policy.check(kinds, update.nbytes, numbers.get("samples"))
         self.ledger.write(order, update, kinds)
         return update
-
-
-def _end_line(file: IO[str]) -> None:
-    """After a crash the last line may be torn: start on a new one."""
-    size = file.seek(0, os.SEEK_END)
-    if size:
-        with open(file.name, "rb") as raw:
-            raw.seek(-1, os.SEEK_END)
-            if raw.read(1) != b"\n":
-                file.write("\n")

@@ -69,9 +69,9 @@ class Federation:
     ) -> None:
         self._engine, self._method, self.config, self.seed = engine, method, config, seed
         self._watchers = watchers
-        self._admission = Admission(engine.travelling, config.max_change)
+        self._admission = Admission(engine.blueprint.travelling, config.max_change)
         self.clients = engine.clients
-        self.progress = progress or Progress(models={GLOBAL: engine.initial_weights()})
+        self.progress = progress or Progress(models={GLOBAL: engine.blueprint.start.clone()})
         self._step = 0
         self._round_stats = _RoundStats()
 

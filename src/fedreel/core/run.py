@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,19 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from .. import __version__
-from ..config import Recipe, as_table, build, make_recipe
+from ..config import Recipe, as_table, make_recipe
 from ..errors import RecipeError, RunError, nearest
-from ..registry import ENGINES, METHODS, TASKS, lookup
+from ..registry import ENGINES, lookup
 from ..report import write as write_report
-from .client import Worker
+from .blueprint import Blueprint
 from .device import pick_device
-from .exchange import Ledger, Policy
+from .engine import Engine
 from .federation import GLOBAL, Federation, Progress, Watcher
 from .files import new_folder
+from .job import Job, make_method, make_task, resolved
 from .method import Method
 from .progress import ProgressLine
 from .rundir import RunDir, read_summary, room_to_write
-from .state import PrivateStore
 from .task import Task
 from .track import find_trackers
 
@@ -60,30 +60,17 @@ def run(
     device = pick_device(recipe.device)
     task = task or make_task(recipe)
     method = method or make_method(recipe)
-    recipe = _resolved(recipe, task, method)
-    make_engine = _engine_maker(recipe)
+    recipe = resolved(recipe, task, method)
+    start_engine = _engine_starter(recipe)
     with room_to_write(out), closing(RunDir(out, recipe, resume=resume)) as folder:
         if folder.complete:
             if not (out / "report.html").exists():
                 write_report(out)
             return Result(out, read_summary(out))
-        policy = Policy.read(Path(recipe.policy)) if recipe.policy else Policy()
-        population = task.population(recipe.data, recipe.data.seed)
+        job = Job(recipe, task, method, device, out, folder.id, folder.life)
         trackers = find_trackers(recipe.track)
-        progress = folder.begin(device)
-        worker = Worker(
-            task,
-            method,
-            recipe.train,
-            population,
-            rounds=recipe.round.rounds,
-            seed=recipe.seed,
-            device=device,
-            store=PrivateStore(out / "clients"),
-            ledger=Ledger(out / "ledger.jsonl"),
-            policy=policy,
-        )
-        with closing(make_engine(worker)) as engine, folder.writing():
+        with closing(start_engine(job)) as engine, folder.writing():
+            progress = folder.begin(device)
             with ProgressLine(recipe.system or recipe.method["name"], recipe.round.rounds) as line:
                 # the folder's round_done is the commit: last, so that all else of the round is written before it
                 watchers: list[Watcher] = [*(make(out) for make in trackers), *([] if quiet else [line]), folder]
@@ -92,19 +79,11 @@ def run(
                     fed.record("partition", **engine.describe())
                 method.run(fed)
                 folder.settle()
-            _save_model(out, task, method, recipe, worker, fed.progress)
-            summary = _summary(recipe, worker, fed.progress, device)
+            _save_model(job, engine.blueprint, fed.progress)
+            summary = _summary(job, engine, fed.progress)
             folder.write_json("summary.json", summary)
         write_report(out)
         return Result(out, summary)
-
-
-def make_task(recipe: Recipe) -> Task:
-    return _make(recipe.task, lookup(TASKS, recipe.task["name"]), "task")
-
-
-def make_method(recipe: Recipe) -> Method:
-    return _make(recipe.method, lookup(METHODS, recipe.method["name"]), "method")
 
 
 @dataclass(frozen=True)
@@ -148,62 +127,50 @@ def load(path: Path | str, *, model: str = GLOBAL, device: str = "cpu") -> Loade
     return Loaded(net.eval(), task, {**card, "not_trained": sorted(own - {*tensors})})
 
 
-def _resolved(recipe: Recipe, task: Task, method: Method) -> Recipe:
-    """The recipe with every setting of its task and method written out: a later default does not change it."""
-    tables = {"task": recipe.task, "method": recipe.method}
-    for section, made in (("task", task), ("method", method)):
-        values = {f.name: getattr(made, f.name) for f in fields(made)}  # type: ignore[arg-type]
-        plain = {k: v for k, v in values.items() if isinstance(v, bool | int | float | str | list | tuple | dict)}
-        tables[section] = {"name": tables[section]["name"], **plain}
-    return replace(recipe, **tables)  # type: ignore[arg-type]
-
-
-def _engine_maker(recipe: Recipe) -> Callable[[Worker], Any]:
+def _engine_starter(recipe: Recipe) -> Callable[[Job], Any]:
     name, settings = recipe.engine["name"], {k: v for k, v in recipe.engine.items() if k != "name"}
     cls = lookup(ENGINES, name)
-    known = list(signature(cls).parameters)[1:]
+    known = list(signature(cls.begin).parameters)[1:]
     for key in settings:
         if key not in known:
             raise RecipeError(f"unknown key '{key}'", where=f"[engine] {name}", hint=nearest(key, known))
-    return lambda worker: cls(worker, **settings)
+    return lambda job: cls.begin(job, **settings)
 
 
-def _make(table: dict[str, Any], cls: type, section: str) -> Any:
-    return build(cls, {k: v for k, v in table.items() if k != "name"}, f"[{section}] {table['name']}")
-
-
-def _save_model(out: Path, task: Task, method: Method, recipe: Recipe, worker: Worker, progress: Progress) -> None:
+def _save_model(job: Job, made: Blueprint, progress: Progress) -> None:
+    recipe = job.recipe
     card = {
         "fedreel": __version__,
         "system": recipe.system,
         "task": recipe.task["name"],
         "method": recipe.method["name"],
         "models": sorted(progress.models),
-        "travelling": list(worker.travelling.place),
-        "private": list(worker.private.place),
-        "parameters": count_parameters(worker.model),
+        "travelling": list(made.travelling.place),
+        "private": list(made.private.place),
+        "parameters": made.parameters,
         "metrics": progress.metrics,
         "rounds": progress.round,
         "recipe": as_table(recipe),
-        **task.card(),
+        **job.task.card(),
     }
-    with new_folder(out / "model") as temp:
+    with new_folder(job.out / "model") as temp:
         for name, weights in progress.models.items():
             save_file({n: t.detach().cpu().contiguous() for n, t in weights.items()}, temp / f"{name}.safetensors")
         (temp / "card.json").write_text(json.dumps(card, indent=1) + "\n")
 
 
-def _summary(recipe: Recipe, worker: Worker, progress: Progress, device: torch.device) -> dict[str, Any]:
+def _summary(job: Job, engine: Engine, progress: Progress) -> dict[str, Any]:
+    recipe = job.recipe
     return {
         "system": recipe.system,
         "method": recipe.method["name"],
         "task": recipe.task["name"],
         "engine": recipe.engine["name"],
-        "device": str(device),
+        "device": str(job.device),
         "seed": recipe.seed,
         "rounds": progress.round,
-        "clients": len(worker.population.clients),
-        "parameters": count_parameters(worker.model),
+        "clients": len(engine.clients),
+        "parameters": engine.blueprint.parameters,
         "wall_seconds": round(progress.totals["seconds"], 3),
         "bytes_up": int(progress.totals["bytes_up"]),
         "bytes_down": int(progress.totals["bytes_down"]),
@@ -214,7 +181,3 @@ def _summary(recipe: Recipe, worker: Worker, progress: Progress, device: torch.d
         "cores": os.cpu_count(),
         "complete": True,
     }
-
-
-def count_parameters(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())

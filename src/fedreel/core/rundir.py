@@ -7,6 +7,7 @@ import fcntl
 import io
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -43,6 +44,9 @@ class RunDir(Watcher):
         except BaseException:
             self._lock.close()
             raise
+        before = _read_json(path / "run.json")
+        self.id: str = before.get("id") or secrets.token_hex(6)
+        self.life: int = before.get("life", 0) + 1  # how often the run has begun, this time included
         self.checkpoints = Checkpoints(path / "checkpoint")
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
@@ -52,6 +56,7 @@ class RunDir(Watcher):
         """Open the run's files. Returns the state to go on from, if any, with the metrics cut back to it."""
         if not self._used:
             write_atomic(self.path / "recipe.toml", tomli_w.dumps(as_table(self.recipe)))
+        self.write_json("run.json", {"id": self.id, "life": self.life})
         self.checkpoints.folder.mkdir(exist_ok=True)
         self._metrics = open(self.path / "metrics.jsonl", "ab")
         found = self.checkpoints.load(device)
@@ -189,10 +194,7 @@ def is_full(error: OSError | SafetensorError) -> bool:
 
 
 def read_summary(run: Path) -> dict[str, Any]:
-    try:
-        return json.loads((run / "summary.json").read_text())
-    except (OSError, ValueError):
-        return {}
+    return _read_json(run / "summary.json")
 
 
 def read_metrics(run: Path, phase: str | None = None) -> Iterator[dict[str, Any]]:
@@ -205,6 +207,13 @@ def read_metrics(run: Path, phase: str | None = None) -> Iterator[dict[str, Any]
                 continue  # the last line of a run that is still being written
             if phase is None or row.get("phase") == phase:
                 yield row
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

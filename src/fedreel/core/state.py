@@ -34,8 +34,9 @@ class PrivateStore:
     """One folder a client, one file a generation. An order (round, step) starts from the newest generation before it
     and writes its own: run twice, it starts twice from the same and writes the same."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, shared: bool = False) -> None:
+        """`shared`: other processes write here too, so nothing is remembered of what lies on disk."""
+        self.folder, self.shared = folder, shared
         self._newest: dict[str, tuple[Key, State]] = {}  # a warm cache; right when cold
         self._unsynced: set[Path] = set()
         self._folders: set[str] | None = None
@@ -43,7 +44,7 @@ class PrivateStore:
     def load(self, client: str, before: Key) -> State:
         """The state with which the order `before` starts. Generations of that order or later are stale and removed."""
         cached = self._newest.get(client)
-        if cached and cached[0] < before:
+        if cached and cached[0] < before and not self.shared:
             return cached[1]
         self._newest.pop(client, None)
         keys = self._generations(client)
@@ -86,7 +87,7 @@ class PrivateStore:
 
     def _generations(self, client: str) -> list[Key]:
         name = file_name(client)
-        if self._folders is None:  # who has state here, looked up once: most methods keep none
+        if self._folders is None or self.shared:  # who has state here, looked up once: most methods keep none
             self._folders = set(os.listdir(self.folder)) if self.folder.is_dir() else set()
         if name not in self._folders:
             return []

@@ -82,9 +82,26 @@ class Population(ABC):
     def data(self, client: str) -> ClientData:
         """One client's data; `EVERYONE` joins them all."""
 
+    def agreement(self) -> dict[str, Any]:
+        """What must be the same wherever clients of one run are, such as the class names and their order."""
+        return {}
+
     def describe(self) -> dict[str, Any]:
         """What the report shows of the partition: classes, and label counts of each client's train and test part."""
         return {}
+
+
+class OneClient(Population):
+    """All that lies here as one client's."""
+
+    def __init__(self, here: Population, name: str) -> None:
+        self.here, self.clients = here, (name,)
+
+    def data(self, client: str) -> ClientData:
+        return self.here.data(EVERYONE)
+
+    def agreement(self) -> dict[str, Any]:
+        return self.here.agreement()
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,15 @@ class ClipPopulation(Population):
     def __init__(self, source: shards.Shards, config: DataConfig, frames: int, seed: int) -> None:
         self.source, self.frames = source, frames
         _check_known(source.clips, config, "label")
-        self.classes = source.labels
-        clips = _with_split(source.clips, config, seed)
+        self.classes = _classes(source.labels, config)
+        clips = [replace(c, owner=c.owner or config.owner) for c in _with_split(source.clips, config, seed)]
         self.labels = np.array([self.classes.index(c.label) for c in clips])
         held = "test" if any(c.split == "test" for c in clips) else "val"
         self._train = np.array([c.split not in ("test", "val") for c in clips])
         self._test = np.array([c.split == held for c in clips])  # beside test clips, validation clips are left alone
         partitioner = make_partitioner(config.partition)
         if isinstance(partitioner, NaturalIdPartitioner):
-            _check_known(source.clips, config, "owner", "set data.partition, e.g. {name = 'iid', num_partitions = 4}")
+            _check_known(clips, config, "owner", "set data.owner, or data.partition={name='iid', num_partitions=4}")
         parts = partitioner.split(self.labels, np.array([c.owner for c in clips]), seed)
         self._parts = {client: (rows[self._train[rows]], rows[self._test[rows]]) for client, rows in parts.items()}
         empty = [client for client, (train, _) in self._parts.items() if len(train) == 0]
@@ -51,6 +52,9 @@ class ClipPopulation(Population):
         else:
             train, test = self._parts[client]
         return ClientData(self._tensors(train), self._tensors(test), {"frames": float(len(train) * self.frames)})
+
+    def agreement(self) -> dict[str, Any]:
+        return {"classes": self.classes}
 
     def describe(self) -> dict[str, Any]:
         n = len(self.classes)
@@ -109,6 +113,20 @@ def _check_known(clips: Sequence[lists.Clip], config: DataConfig, field: str, hi
             found=without[0],
             hint=hint,
         )
+
+
+def _classes(found: list[str], config: DataConfig) -> list[str]:
+    """The recipe's labels, if it names them; otherwise those found."""
+    unknown = [label for label in found if config.labels and label not in config.labels]
+    if unknown:
+        raise DataError(
+            "the data have labels that the recipe does not name",
+            where=config.source,
+            expected=", ".join(config.labels[:12]),
+            found=", ".join(unknown[:5]),
+            hint="add them to data.labels, or rename the folders",
+        )
+    return list(config.labels) or found
 
 
 def _of_size(found: shards.Shards, size: tuple[int, int]) -> shards.Shards:

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..core.client import Worker
+from ..core.job import Job
 from ..core.training import OutOfTime
 from ..core.update import Failure, Order, Update
-from ..core.weights import Weights
 from ..errors import PolicyError
+
+Result = Update | Failure
 
 
 class LocalEngine:
@@ -25,11 +27,12 @@ class LocalEngine:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.clients = worker.population.clients
-        self.travelling = worker.travelling
+        self.blueprint = worker.blueprint
         self._queue: deque[Order] = deque()
 
-    def initial_weights(self) -> Weights:
-        return self.worker.initial_weights()
+    @classmethod
+    def begin(cls, job: Job) -> LocalEngine:
+        return cls(job.worker())
 
     def describe(self) -> dict[str, Any]:
         return self.worker.population.describe()
@@ -50,8 +53,9 @@ class LocalEngine:
         self.worker.door.ledger.close()
 
 
-def attempt(order: Order, work: Callable[[Order], Update]) -> Update | Failure:
-    """The update that `work` makes of the order, or why there is none."""
+def attempt(order: Order, work: Callable[[Order], Update], explain: Callable[[Exception], str] | None = None) -> Result:
+    """The update that `work` makes of the order, or why there is none, in the words of `explain`."""
+    explain = explain or _in_full
     try:
         if order.limit is None:
             return work(order)
@@ -60,11 +64,15 @@ def attempt(order: Order, work: Callable[[Order], Update]) -> Update | Failure:
     except OutOfTime:
         return _failure(order, "timeout", f"no answer within {order.limit:g} s")
     except PolicyError as error:
-        return _failure(order, "policy", str(error))
+        return _failure(order, "policy", explain(error))
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
-        return _failure(order, "error", f"{type(error).__name__}: {error} ({where})")
+        return _failure(order, "error", f"{explain(error)} ({where})")
+
+
+def _in_full(error: Exception) -> str:
+    return str(error) if isinstance(error, PolicyError) else f"{type(error).__name__}: {error}"
 
 
 def _failure(order: Order, reason: str, detail: str) -> Failure:

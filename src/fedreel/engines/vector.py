@@ -75,7 +75,11 @@ class VectorEngine(LocalEngine):
         try:
             client = self.worker.open(order)
             examples = client.data.train
-            if client.received.layout != self.travelling or not isinstance(examples, Tensors) or not len(examples):
+            if (
+                client.received.layout != self.worker.travelling
+                or not isinstance(examples, Tensors)
+                or not len(examples)
+            ):
                 return None
             job = _Job(order, client, examples)
             return job if self._agrees(job) else None
@@ -123,8 +127,8 @@ class VectorEngine(LocalEngine):
 
     def _finish(self, client: Client, row: Weights, loss: float, order: Order) -> Update:
         client.trained(loss)
-        whole = row.layout is self.travelling
-        return self.worker.leave(client, order, row, row if whole else row.take(self.travelling))
+        whole = row.layout is self.worker.travelling
+        return self.worker.leave(client, order, row, row if whole else row.take(self.worker.travelling))
 
     def _generator(self, order: Order) -> torch.Generator | None:
         return torch.Generator().manual_seed(self.worker.seed_of(order)) if self.worker.config.shuffle else None

@@ -1,0 +1,282 @@
+"""The engines `flower` and `flower-sim`: orders become messages, one for each node, and replies become results."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...config import as_table
+from ...core.blueprint import Blueprint
+from ...core.job import Job
+from ...core.task import Population
+from ...core.update import Failure, Order
+from ...errors import RunError
+from .link import Link, Lost
+from .pipe import Frame
+from .processes import Processes, free_port, last_lines, program, quiet_environment
+from .roster import Roster, call_roster
+from .wire import Result, pack_orders, unpack_results
+
+_MESSAGE_BYTES = 256 << 20  # of one message's answer; a node's orders beyond that go into another
+_TTL = 7 * 86400.0  # seconds after which Flower forgets a message
+_LOOK = 5.0  # seconds between two looks at who is there
+_GRACE = 60.0  # seconds beyond an order's own limit: transport, and a process to start
+
+
+@dataclass
+class _Message:
+    """Orders under way to one node, until they are answered or given up."""
+
+    node: str
+    orders: list[Order]
+    frame: Frame
+    deadline: float | None
+    came: str = ""  # when the node had come at the time of sending
+    away_since: float | None = field(default=None)
+
+
+class Transport:
+    """Sends orders, re-sends them to nodes that came back, and gives each order exactly one result."""
+
+    def __init__(self, job: Job, link: Link, answer_bytes: int, patience: float, **head: Any) -> None:
+        self.link, self.patience = link, patience
+        self._most = max(1, _MESSAGE_BYTES // max(1, answer_bytes))  # orders in one message
+        self._head = {"type": "orders", "run": job.run, "life": job.life, "recipe": as_table(job.recipe), **head}
+        self._waiting: dict[str, list[Order]] = {}
+        self._under_way: dict[int, _Message] = {}
+        self._results: deque[Result] = deque()
+        self._here: dict[str, str] = {}
+        self._looked, self._looking = 0.0, 0
+
+    def submit(self, node: str, order: Order) -> None:
+        self._waiting.setdefault(node, []).append(order)
+
+    def next(self) -> Result | None:
+        """One result; None if nothing is under way."""
+        while not self._results:
+            try:
+                self._send_waiting()
+                if not self._under_way:
+                    return None
+                self._look()
+                frame = self.link.event(1.0)
+                if frame is not None:
+                    self._take(frame)
+                self._give_up()
+            except Lost:
+                self._reconnect()
+        return self._results.popleft()
+
+    def _send_waiting(self) -> None:
+        for node in list(self._waiting):
+            orders = self._waiting.pop(node)
+            for start in range(0, len(orders), self._most):
+                some = orders[start : start + self._most]
+                limits = [o.limit for o in some if o.limit is not None]
+                deadline = time.monotonic() + sum(limits) + _GRACE if len(limits) == len(some) else None
+                self._send(_Message(node, some, pack_orders(some, **self._head), deadline))
+
+    def _send(self, message: _Message) -> None:
+        message.came = self._here.get(message.node, "")
+        try:
+            number = self.link.send("send", content=message.frame, node=message.node, ttl=_TTL)
+        except Lost:
+            self._under_way[-1 - len(self._under_way)] = message  # sent again after the reconnection
+            raise
+        self._under_way[number] = message
+
+    def _take(self, frame: Frame) -> None:
+        what, number = frame.head["what"], frame.head["number"]
+        if what == "nodes":
+            self._saw(frame.head["nodes"])
+            return
+        message = self._under_way.pop(number, None)
+        if message is None:
+            return  # given up before, or answered twice
+        if what == "reply":
+            content = Frame(frame.head["content"], frame.arrays)
+            problem = content.head.get("problem")
+            if problem is None:
+                self._results += unpack_results(content, message.orders)
+            else:
+                self._fail(message, "error", str(problem)[:2000])
+        elif message.node not in self._here or "unavailable" in frame.head["reason"].lower():
+            message.away_since = message.away_since or time.monotonic()
+            self._under_way[-number] = message  # until it is back, or patience ends
+        else:
+            self._fail(message, "error", frame.head["reason"])
+
+    def _look(self) -> None:
+        """Ask who is there, now and then: a node that came back has forgotten what it was told before."""
+        now = time.monotonic()
+        if not self._looking and now - self._looked > _LOOK:
+            self._looking = self.link.send("nodes")
+
+    def _saw(self, here: dict[str, str]) -> None:
+        self._here, self._looking, self._looked = here, 0, time.monotonic()
+        for number, message in list(self._under_way.items()):
+            came = here.get(message.node)
+            if came is None:
+                message.away_since = message.away_since or time.monotonic()
+            elif number < 0 or (message.came and came != message.came):
+                del self._under_way[number]
+                if number > 0:
+                    self.link.send("drop", number=number)
+                message.away_since = None
+                self._send(message)
+            else:
+                message.came, message.away_since = came, None
+
+    def _give_up(self) -> None:
+        now = time.monotonic()
+        for number, message in list(self._under_way.items()):
+            late = message.deadline is not None and now > message.deadline
+            away = message.away_since is not None and now - message.away_since > self.patience
+            if not late and not away:
+                continue
+            del self._under_way[number]
+            if number > 0:
+                self.link.send("drop", number=number)
+            if away:
+                self._fail(message, "offline", f"the site was away for more than {self.patience:g} s")
+            else:
+                self._fail(message, "timeout", f"no answer within {message.orders[0].limit:g} s for an order")
+
+    def _fail(self, message: _Message, reason: str, detail: str) -> None:
+        self._results += [Failure(*o.key, o.client, reason, detail) for o in message.orders]
+
+    def _reconnect(self) -> None:
+        """The server went away: wait for it, start our app there anew, and send everything again."""
+        self.link.connect(max(self.patience, 600.0))
+        messages = list(self._under_way.values())
+        self._under_way, self._here, self._looking = {}, {}, 0
+        for n, message in enumerate(messages, 1):
+            self._under_way[-n] = message
+        self._here = self.link.nodes()
+        self._saw(self._here)
+
+
+class FlowerEngine:
+    """Real sites: SuperNodes that `fedreel site start` runs, reached over the SuperLink of `fedreel server start`."""
+
+    def __init__(self, job: Job, made: Blueprint, link: Link, roster: Roster, patience: float) -> None:
+        self.blueprint = made
+        self.roster, self.clients, self.slots = roster, roster.clients, max(1, len(roster.clients))
+        self._link = link
+        self._transport = Transport(job, link, made.travelling.nbytes, patience)
+
+    @classmethod
+    def begin(
+        cls, job: Job, server: str = "server", sites: Sequence[str] = (), wait: float = 120.0, patience: float = 300.0
+    ) -> FlowerEngine:
+        """`server` is the server's folder on this machine. `sites` names those that take part, all enrolled ones if
+        empty; the run waits `wait` seconds for them to be there. An order waits `patience` seconds for a site that is
+        away."""
+        from ...sites.server import ServerFolder
+
+        folder = ServerFolder.open(Path(server))
+        made = Blueprint(job.task, job.method, job.recipe.seed, job.device)
+        link = Link(folder.flower_home, wait=30, log=folder.log)
+        try:
+            roster = call_roster(job, link, made.travelling.id, folder.wanted(sites), wait)
+            return cls(job, made, link, roster, patience)
+        except BaseException:
+            link.close()
+            raise
+
+    def describe(self) -> dict[str, Any]:
+        return {"sites": {site: list(clients) for site, clients in self.roster.sites.items()}}
+
+    def submit(self, order: Order) -> None:
+        node = self.roster.nodes.get(order.client)
+        if node is None:
+            raise RunError(
+                f"no site has a client '{order.client}'",
+                hint="this method needs all data in one place: run it with --engine local where they are"
+                if order.client == "everyone"
+                else "",
+            )
+        self._transport.submit(node, order)
+
+    def next(self) -> Result | None:
+        return self._transport.next()
+
+    def sync(self) -> None:
+        """Sites force to disk what they keep before they answer."""
+
+    def close(self) -> None:
+        self._link.close()
+
+
+class FlowerSimEngine:
+    """Flower's simulation: Ray actors on this machine or, with `address`, on a running Ray cluster whose hosts see the
+    same folders."""
+
+    def __init__(self, job: Job, population: Population, actors: int, address: str, threads: int) -> None:
+        self.blueprint = Blueprint(job.task, job.method, job.recipe.seed, job.device)
+        self._population, self.clients = population, population.clients
+        self.slots = max(1, len(self.clients))
+        self._processes = Processes()
+        self._home = tempfile.TemporaryDirectory(prefix="fedreel-")
+        self._link: Link | None = None
+        try:
+            self._link = self._start(actors, address)
+            self._nodes = sorted(self._link.nodes(120))
+        except BaseException:
+            self.close()
+            raise
+        head = {"out": str(job.out.resolve()), "threads": threads or torch.get_num_threads()}
+        self._transport = Transport(job, self._link, self.blueprint.travelling.nbytes, 60.0, **head)
+
+    @classmethod
+    def begin(cls, job: Job, actors: int = 0, address: str = "", threads: int = 0) -> FlowerSimEngine:
+        """`actors` at once (0: one for each core), each with `threads` of torch (0: as many as this process has, which
+        makes results bit-identical to the local engine's)."""
+        return cls(job, job.population(), actors, address, threads)
+
+    def describe(self) -> dict[str, Any]:
+        return self._population.describe()
+
+    def submit(self, order: Order) -> None:
+        at = self.clients.index(order.client) if order.client in self.clients else 0
+        self._transport.submit(self._nodes[at % len(self._nodes)], order)
+
+    def next(self) -> Result | None:
+        return self._transport.next()
+
+    def sync(self) -> None:
+        """Actors force to disk what they keep before they answer."""
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+        self._processes.end()
+        self._home.cleanup()
+
+    def _start(self, actors: int, address: str) -> Link:
+        home, port = Path(self._home.name), free_port()
+        env = quiet_environment(home)
+        if address:
+            env["RAY_ADDRESS"] = address
+        log = home / "superlink.log"
+        command = ["flower-superlink", "--simulation", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--disable-runtime-dependency-installation"]
+        self._processes.start([program(command[0]), *command[1:]], log, env)
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "fedreel"\n\n[superlink.fedreel]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+        )
+        cores = os.cpu_count() or 1
+        each = max(1, cores // actors) if actors else 1
+        settings = f"num-supernodes={max(1, len(self.clients))} client-resources-num-cpus={each}"
+        try:
+            return Link(home, options=("--federation-config", settings), wait=60, log=log)
+        except RunError as error:
+            raise RunError("the simulation did not start", found=f"{error.found}\n{last_lines(log)}") from error

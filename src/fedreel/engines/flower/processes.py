@@ -1,0 +1,124 @@
+"""Starting other programs so that they end when we do, whatever ends us; and Flower's own programs without calls home."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ...errors import RunError
+
+_MARK = "FEDREEL_STARTED_BY"  # in the environment of everything we start, so that grandchildren are found too
+_PR_SET_PDEATHSIG = 1
+
+
+class Processes:
+    """What one of our processes has started. `end` ends it all: children, their children, and those that hid."""
+
+    def __init__(self) -> None:
+        self.mark = secrets.token_hex(8)
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        self, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None, user: str | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a program in a session of its own, its output appended to a log file."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "ab") as file:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**(quiet_environment() if env is None else env), _MARK: self.mark},
+                start_new_session=True,
+                user=user,
+                preexec_fn=_die_with_parent,
+            )
+        self._started.append(process)
+        return process
+
+    def end(self, patience: float = 10) -> None:
+        """Ask, wait, then insist."""
+        for process in self._started:
+            if process.poll() is None:
+                process.terminate()
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline and (self._alive() or list(self._marked())):
+            for pid in self._marked():
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGTERM)
+            time.sleep(0.2)
+        for pid in self._marked():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        for process in self._started:
+            process.kill()
+            process.wait()
+
+    def _alive(self) -> list[subprocess.Popen[bytes]]:
+        return [p for p in self._started if p.poll() is None]
+
+    def _marked(self) -> Iterator[int]:
+        """Running processes with our mark, ourselves excepted. Only where there is a /proc."""
+        wanted = f"{_MARK}={self.mark}".encode()
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    if (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                        yield int(folder.name)
+
+
+def quiet_environment(home: Path | None = None) -> dict[str, str]:
+    """Our environment, with Flower and Ray kept from calling home and from installing anything."""
+    env = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    env |= {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    env |= {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
+    bin_folder = str(Path(sys.executable).parent)
+    env["PATH"] = bin_folder + os.pathsep + env.get("PATH", "")  # Flower starts its helpers by name
+    if home is not None:
+        env["FLWR_HOME"] = str(home)
+    return env
+
+
+def program(name: str) -> str:
+    """One of Flower's programs beside this Python; says how to install it where it is missing."""
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise RunError(
+            "Flower is not installed",
+            expected=str(path),
+            hint="pip install 'fedreel[flower]' (Python 3.11 or later)",
+        )
+    return str(path)
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def last_lines(log: Path, n: int = 12) -> str:
+    """The end of a program's log, for an error message."""
+    try:
+        return "\n".join(log.read_text(errors="replace").strip().splitlines()[-n:])
+    except OSError:
+        return ""
+
+
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def _die_with_parent() -> None:
+    """In the child: be terminated when the parent dies, even by kill -9."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,121 @@
+"""The Flower app: it only carries frames. Its server side connects the Grid with the process that runs the method, its
+client side a SuperNode with the site's worker, each over a Unix socket. No torch here: Flower starts these processes
+afresh, and they should start fast. Only public names of Flower."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from multiprocessing.connection import Client, Connection
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from .pipe import Frame, receive, send
+
+_POLL = 0.1  # seconds between two looks for replies
+_WORKER_START = 120  # seconds that a site's worker may take to start
+_DEATHS = 3  # how often a worker may die over one frame
+
+server_app = ServerApp()
+client_app = ClientApp()
+
+
+@server_app.main()
+def serve(grid: Grid, context: Context) -> None:
+    """Until the other side hangs up: push the messages that come over the pipe, hand replies back by message id."""
+    with Client(str(context.run_config["socket"]), "AF_UNIX") as pipe:
+        open_: dict[str, int] = {}
+        try:
+            while True:
+                while pipe.poll(0 if open_ else 10 * _POLL):
+                    _obey(grid, pipe, receive(pipe), open_)
+                for reply in grid.pull_messages(list(open_)) if open_ else ():
+                    number = open_.pop(reply.metadata.reply_to_message_id, None)
+                    if number is not None:
+                        send(pipe, _reply(reply, number))
+                time.sleep(_POLL)
+        except (EOFError, ConnectionError):
+            return
+
+
+@client_app.query()
+def work(message: Message, context: Context) -> Message:
+    """One frame for this node: a site's worker answers it, or, in a simulation, this very process."""
+    frame = unwrap(message.content)
+    socket = context.node_config.get("socket")
+    if socket is None:
+        from .simulation import answer
+
+        reply = answer(frame)
+    else:
+        reply = _ask_worker(str(socket), frame)
+    return Message(wrap(reply), reply_to=message)
+
+
+def wrap(frame: Frame) -> RecordDict:
+    """A frame as Flower's records. Arrays are bytes to Flower: it has no bfloat16."""
+    arrays = {
+        name: Array(dtype="uint8", shape=(len(data),), stype="fedreel", data=bytes(data))
+        for name, data in frame.arrays.items()
+    }
+    return RecordDict({"head": ConfigRecord({"json": json.dumps(frame.head)}), "arrays": ArrayRecord(arrays)})
+
+
+def unwrap(content: RecordDict) -> Frame:
+    head = json.loads(str(content["head"]["json"]))  # type: ignore[index]
+    return Frame(head, {name: array.data for name, array in content["arrays"].items()})  # type: ignore[union-attr]
+
+
+def _obey(grid: Grid, pipe: Connection, frame: Frame, open_: dict[str, int]) -> None:
+    """A frame of the engine: `nodes` asks who is there, `send` is for a node, `drop` gives a message up."""
+    what, number = frame.head["what"], frame.head["number"]
+    if what == "nodes":
+        here = {str(node.node_id): node.last_activated_at for node in grid.get_nodes()}
+        send(pipe, Frame({"what": "nodes", "number": number, "nodes": here}))
+    elif what == "drop":
+        for message_id in [m for m, n in open_.items() if n == number]:
+            del open_[message_id]
+    else:
+        content = wrap(Frame(frame.head["content"], frame.arrays))
+        message = Message(content, dst_node_id=int(frame.head["node"]), message_type="query", ttl=frame.head["ttl"])
+        for message_id in _pushed(grid.push_messages([message])):
+            open_[message_id] = number
+            return
+        send(pipe, Frame({"what": "error", "number": number, "reason": "the SuperLink did not take the message"}))
+
+
+def _pushed(message_ids: Iterable[Any]) -> list[str]:
+    return [m for m in message_ids if m]
+
+
+def _reply(reply: Message, number: int) -> Frame:
+    if reply.has_error():
+        return Frame({"what": "error", "number": number, "reason": f"{reply.error.code}: {reply.error.reason}"})
+    try:
+        frame = unwrap(reply.content)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        return Frame({"what": "error", "number": number, "reason": f"rubbish: {type(error).__name__}"})
+    return Frame({"what": "reply", "number": number, "content": frame.head}, frame.arrays)
+
+
+def _ask_worker(socket: str, frame: Frame) -> Frame:
+    """The worker's answer. If the worker dies over it, it is started anew and asked again: orders may run twice."""
+    deaths, deadline = 0, time.monotonic() + _WORKER_START
+    while True:
+        try:
+            with Client(socket, "AF_UNIX") as pipe:
+                send(pipe, frame)
+                deadline = time.monotonic() + _WORKER_START
+                return receive(pipe)
+        except (FileNotFoundError, ConnectionRefusedError):  # not there (yet)
+            if time.monotonic() > deadline:
+                raise
+        except (EOFError, ConnectionError):
+            deaths += 1
+            if deaths == _DEATHS:
+                raise
+        time.sleep(0.5)

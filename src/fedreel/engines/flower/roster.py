@@ -1,0 +1,97 @@
+"""Before the first round: who is there, which clients each site has, and whether its data fit the job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...config import as_table
+from ...core.job import Job
+from ...errors import RunError
+from .link import Link
+from .pipe import Frame
+
+_ANSWER = 600.0  # seconds that a site may take to look at its data
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Sites with their clients, and the node at which each client is reached."""
+
+    sites: Mapping[str, tuple[str, ...]]
+    nodes: Mapping[str, str]
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return tuple(sorted(self.nodes))
+
+
+def call_roster(job: Job, link: Link, layout: str, wanted: Mapping[str, str], wait: float) -> Roster:
+    """Ask every wanted site (name -> node id). Raises one error that names each site that is missing or does not fit."""
+    _wait_for(link, wanted, wait)
+    head = {"type": "roster", "run": job.run, "life": job.life, "recipe": as_table(job.recipe), "layout": layout}
+    asked = {link.send("send", content=Frame(head), node=node, ttl=_ANSWER): name for name, node in wanted.items()}
+    answers: dict[str, dict[str, Any]] = {}
+    deadline = time.monotonic() + _ANSWER
+    while len(answers) < len(asked) and time.monotonic() < deadline:
+        frame = link.event(1.0)
+        if frame is None or frame.head["number"] not in asked:
+            continue
+        site = asked[frame.head["number"]]
+        failed = {"problem": frame.head.get("reason", "no answer")}
+        answers[site] = frame.head["content"] if frame.head["what"] == "reply" else failed
+    return make_roster(wanted, {site: answers.get(site, {"problem": "no answer in time"}) for site in wanted})
+
+
+def make_roster(wanted: Mapping[str, str], answers: Mapping[str, Mapping[str, Any]]) -> Roster:
+    """The roster of what sites answered, or an error with every reason against it."""
+    problems = {site: str(a["problem"]) for site, a in answers.items() if "problem" in a}
+    fit = {site: a for site, a in answers.items() if site not in problems}
+    problems |= {site: "its answer cannot be read" for site, a in fit.items() if not _readable(a)}
+    fit = {site: a for site, a in fit.items() if site not in problems}
+    holder: dict[str, str] = {}
+    for site, answer in fit.items():
+        if not answer["clients"]:
+            problems[site] = "it has no clients"
+        for client in answer["clients"]:
+            if client in holder:
+                problems[site] = (
+                    f"its client '{client}' is also at site '{holder[client]}'; rename the owner at one of them, or set"
+                    ' `clients = "site"` in its site.toml'
+                )
+            holder.setdefault(client, site)
+    differ = {site: a["agreement"] for site, a in fit.items()}
+    if len(set(differ.values())) > 1:
+        usual = max(differ.values(), key=list(differ.values()).count)
+        for site, digest in differ.items():
+            if digest != usual:
+                problems.setdefault(
+                    site, "its class names are not those of the other sites; name them all in the recipe: data.labels"
+                )
+    if problems:
+        raise RunError(
+            f"{len(problems)} of {len(answers)} sites cannot take part",
+            found="\n             ".join(f"{site}: {text}" for site, text in sorted(problems.items())),
+            hint="`fedreel site check` at the site tells more; set engine.sites to go on without it",
+        )
+    return Roster({s: tuple(a["clients"]) for s, a in fit.items()}, {c: wanted[s] for c, s in holder.items()})
+
+
+def _readable(answer: Mapping[str, Any]) -> bool:
+    clients = answer.get("clients")
+    return isinstance(clients, list) and all(isinstance(c, str) for c in clients) and "agreement" in answer
+
+
+def _wait_for(link: Link, wanted: Mapping[str, str], wait: float) -> None:
+    deadline = time.monotonic() + wait
+    while missing := {site for site, node in wanted.items() if node not in (here := link.nodes())}:
+        if time.monotonic() > deadline:
+            raise RunError(
+                "not all sites are there",
+                expected=", ".join(sorted(wanted)),
+                found=f"missing: {', '.join(sorted(missing))} ({len(here)} connected)",
+                hint="start them (`fedreel site start`), or name those to go on with: --sites",
+            )
+        time.sleep(1)

@@ -1,0 +1,36 @@
+"""The client side of a simulation: a Ray actor carries orders out itself, on the machine's own data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...config import Recipe
+from ...core.client import Worker
+from ...core.device import pick_device
+from ...core.exchange import Ledger, Policy
+from ...core.job import Job, make_method, make_task, make_worker
+from ...core.state import PrivateStore
+from .pipe import Frame
+from .workplace import Workplace
+
+_workplaces: dict[tuple[Any, ...], Workplace] = {}  # this process's, kept warm between messages
+
+
+def answer(frame: Frame) -> Frame:
+    """Carry a frame out in this process. `out` and `threads` come from the machine's own engine."""
+    out, threads = Path(frame.head["out"]), int(frame.head["threads"])
+    if (out, threads) not in _workplaces:
+        torch.set_num_threads(threads)
+        _workplaces.clear()
+        _workplaces[out, threads] = Workplace(lambda recipe, _: _make(recipe, out), "simulation", None, None)
+    return _workplaces[out, threads].answer(frame)
+
+
+def _make(recipe: Recipe, out: Path) -> Worker:
+    job = Job(recipe, make_task(recipe), make_method(recipe), pick_device(recipe.device), out)
+    policy = Policy.read(Path(recipe.policy)) if recipe.policy else Policy()
+    store, ledger = PrivateStore(out / "clients", shared=True), Ledger(out / "ledger.jsonl")
+    return make_worker(job, job.population(), store, ledger, policy)

@@ -1,0 +1,174 @@
+"""Orders, updates and failures as frames: what goes over the wire to a site and back. What comes in is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.update import Failure, Order, Update, Value
+from ...core.weights import Layout, TensorInfo, Weights
+from ...errors import FedreelError
+from .pipe import Bytes, Frame
+
+_DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+_ROLES = ("parameter", "norm", "statistics", "buffer")
+Result = Update | Failure
+
+
+def pack_orders(orders: Sequence[Order], **head: Any) -> Frame:
+    """Several orders in one frame; a model that many of them carry is in it once."""
+    packer = _Packer()
+    rows = [
+        {
+            "round": o.round,
+            "step": o.step,
+            "client": o.client,
+            "kind": o.kind,
+            "question": o.question,
+            "limit": o.limit,
+            "models": {name: packer.weights(w) for name, w in o.models.items()},
+            "args": {name: packer.value(v) for name, v in o.args.items()},
+        }
+        for o in orders
+    ]
+    return packer.frame(orders=rows, **head)
+
+
+def unpack_orders(frame: Frame) -> list[Order]:
+    reader = _Reader(frame)
+    return [
+        Order(
+            row["round"],
+            row["step"],
+            row["client"],
+            row["kind"],
+            {name: reader.weights(at) for name, at in row["models"].items()},
+            {name: reader.value(v) for name, v in row["args"].items()},
+            row["question"],
+            row["limit"],
+        )
+        for row in frame.head["orders"]
+    ]
+
+
+def pack_results(results: Sequence[Result], **head: Any) -> Frame:
+    packer = _Packer()
+    rows = []
+    for r in results:
+        row: dict[str, Any] = {"round": r.round, "step": r.step, "client": r.client}
+        if isinstance(r, Failure):
+            row |= {"reason": r.reason, "detail": r.detail}
+        else:
+            row |= {"numbers": r.numbers, "weights": None if r.weights is None else packer.weights(r.weights)}
+        rows.append(row)
+    return packer.frame(results=rows, **head)
+
+
+def unpack_results(frame: Frame, orders: Sequence[Order]) -> list[Result]:
+    """The results of these orders, in their order. Whatever a frame holds, each order gets its result or a failure."""
+    try:
+        reader = _Reader(frame)
+        rows = {(row["round"], row["step"]): row for row in frame.head["results"]}
+    except Exception as error:
+        return [_rubbish(order, error) for order in orders]
+    results: list[Result] = []
+    for order in orders:
+        try:
+            results.append(_result(rows[order.key], order, reader))
+        except Exception as error:
+            results.append(_rubbish(order, error))
+    return results
+
+
+def _result(row: dict[str, Any], order: Order, reader: _Reader) -> Result:
+    if row["client"] != order.client:
+        raise ValueError(f"answers for '{row['client']}'")
+    if "reason" in row:
+        return Failure(*order.key, order.client, str(row["reason"])[:40], str(row["detail"])[:2000])
+    numbers = {str(name): float(value) for name, value in row["numbers"].items()}
+    weights = None if row["weights"] is None else reader.weights(row["weights"])
+    return Update(*order.key, order.client, weights, numbers)
+
+
+def _rubbish(order: Order, error: Exception) -> Failure:
+    found = f"{type(error).__name__}: {error}"[:200]
+    return Failure(*order.key, order.client, "rubbish", f"the site's answer cannot be read ({found})")
+
+
+class _Packer:
+    def __init__(self) -> None:
+        self._arrays: dict[str, Bytes] = {}
+        self._layouts: dict[str, list[list[object]]] = {}
+        self._known: dict[int, int] = {}
+        self._weights: list[str] = []
+        self._alive: list[Weights] = []  # an id is only good as long as its object lives
+
+    def weights(self, weights: Weights) -> int:
+        if id(weights) not in self._known:
+            at = self._known[id(weights)] = len(self._weights)
+            layout = weights.layout
+            self._alive.append(weights)
+            self._weights.append(layout.id)
+            self._layouts[layout.id] = [t.row() for t in layout.tensors]
+            for dtype, flat in weights.flat.items():
+                self._arrays[f"{at}/{_name(dtype)}"] = _bytes(flat)
+        return self._known[id(weights)]
+
+    def value(self, value: Value) -> dict[str, Any]:
+        if isinstance(value, Weights):
+            return {"weights": self.weights(value)}
+        if isinstance(value, Tensor):
+            return {"tensor": self.weights(Weights.of({"value": value}))}
+        return {"value": value}
+
+    def frame(self, **head: Any) -> Frame:
+        return Frame({**head, "weights": self._weights, "layouts": self._layouts}, self._arrays)
+
+
+class _Reader:
+    """Reads weights out of a frame. Sizes are checked against the bytes that came before anything is made of them."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._arrays = frame.arrays
+        self._weights: list[str] = frame.head["weights"]
+        self._layouts = {key: _layout(rows) for key, rows in frame.head["layouts"].items()}
+        self._made: dict[int, Weights] = {}
+
+    def weights(self, at: int) -> Weights:
+        if at not in self._made:
+            layout = self._layouts[self._weights[at]]
+            for dtype, n in layout.sizes.items():
+                found = len(self._arrays[f"{at}/{_name(dtype)}"])
+                if found != n * dtype.itemsize:
+                    raise ValueError(f"{found} bytes of {_name(dtype)} instead of {n * dtype.itemsize}")
+            made = Weights.zeros(layout)
+            for dtype, flat in made.flat.items():
+                array = np.frombuffer(self._arrays[f"{at}/{_name(dtype)}"], np.uint8)
+                flat.view(torch.uint8).numpy()[:] = array
+            self._made[at] = made
+        return self._made[at]
+
+    def value(self, packed: dict[str, Any]) -> Value:
+        if "weights" in packed:
+            return self.weights(packed["weights"])
+        return self.weights(packed["tensor"])["value"].clone() if "tensor" in packed else packed["value"]
+
+
+def _layout(rows: list[list[Any]]) -> Layout:
+    for name, shape, dtype, role in rows:
+        sound = isinstance(name, str) and dtype in _DTYPES and role in _ROLES
+        if not sound or not all(isinstance(n, int) and 0 <= n < 2**40 for n in shape):
+            raise FedreelError("a layout of tensors is malformed", found=str([name, shape, dtype, role])[:200])
+    return Layout(TensorInfo.from_row(row) for row in rows)
+
+
+def _bytes(flat: Tensor) -> memoryview:
+    return memoryview(flat.detach().cpu().contiguous().view(torch.uint8).numpy())
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,115 @@
+"""Where orders are carried out: frames in, frames out. One worker a run, kept warm; everything it needs to start cold
+comes with each frame or lies on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ... import __version__
+from ...config import Recipe, make_recipe
+from ...core.client import Worker
+from ...core.files import file_name, write_atomic
+from ...core.update import Failure, Order, Update
+from ...errors import FedreelError
+from ..local import attempt
+from .pipe import Frame
+from .wire import Result, pack_results, unpack_orders
+
+Explain = Callable[[Exception], str] | None  # None: errors in full, for the machine where they happen
+
+
+class Workplace:
+    """Answers rosters (who is here, do the data fit) and orders."""
+
+    def __init__(self, make: Callable[[Recipe, str], Worker], site: str, explain: Explain, fences: Path | None) -> None:
+        """`make` builds a worker for a recipe and a run; `fences` is a folder in which to note how far each client is,
+        so that an order that comes late does not undo what came after it."""
+        self.make, self.site, self.explain, self.fences = make, site, explain, fences
+        self._warm: tuple[str, Mapping[str, Any], Worker] | None = None
+        self._last: tuple[object, Frame] | None = None
+
+    def answer(self, frame: Frame) -> Frame:
+        try:
+            head = frame.head
+            if head["type"] == "roster":
+                return Frame(self._roster(head))
+            return self._orders(frame)
+        except Exception as error:
+            return Frame({"site": self.site, "problem": (self.explain or str)(error)})
+
+    def _roster(self, head: Mapping[str, Any]) -> dict[str, Any]:
+        worker = self._worker(head)
+        if worker.travelling.id != head["layout"]:
+            raise FedreelError(
+                "the model built here has other tensors than the server's",
+                expected=f"{len(worker.travelling.tensors)} tensors, {worker.travelling.nbytes} bytes",
+                hint=f"this site runs fedreel {__version__}: install the same version on both sides",
+            )
+        clients = worker.population.clients
+        agreed = worker.population.agreement()
+        for client in clients:
+            worker.introduce(client)
+        return {"site": self.site, "clients": list(clients), "agreement": _digest(agreed), "fedreel": __version__}
+
+    def _orders(self, frame: Frame) -> Frame:
+        orders = unpack_orders(frame)
+        run, life = frame.head["run"], int(frame.head["life"])
+        this = (run, life, [(o.client, o.key) for o in orders])
+        if self._last is not None and self._last[0] == this:
+            return self._last[1]  # the same frame again: its answer got lost on the way
+        worker = self._worker(frame.head)
+        results = [self._order(worker, run, life, order) for order in orders]
+        worker.store.sync()
+        worker.door.ledger.sync()
+        reply = pack_results(results, site=self.site)
+        self._last = None if any(isinstance(r, Failure) for r in results) else (this, reply)
+        return reply
+
+    def _order(self, worker: Worker, run: str, life: int, order: Order) -> Result:
+        def work(order: Order) -> Update:
+            self._pass_fence(run, life, order)
+            return worker.execute(order)
+
+        return attempt(order, work, self.explain)
+
+    def _pass_fence(self, run: str, life: int, order: Order) -> None:
+        if self.fences is None:
+            return
+        path = self.fences / file_name(run) / f"{file_name(order.client)}.fence"
+        mine = [life, *order.key]
+        try:
+            reached = json.loads(path.read_text())
+        except (OSError, ValueError):
+            reached = [0, 0, 0]
+        if mine < reached:
+            raise FedreelError(
+                f"order {order.key} of the server's life {life} comes too late: this client is at {tuple(reached)}"
+            )
+        if mine > reached:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, json.dumps(mine))
+
+    def _worker(self, head: Mapping[str, Any]) -> Worker:
+        run, recipe = str(head["run"]), head["recipe"]
+        if self._warm is None or self._warm[:2] != (run, recipe):
+            if self._warm is not None:
+                self._warm[2].door.ledger.close()
+            self._warm = None  # its memory first
+            self._warm = (run, recipe, self.make(make_recipe(recipe, "the server's recipe"), run))
+        return self._warm[2]
+
+
+def for_others(error: Exception) -> str:
+    """An error as it may leave a site: what is wrong in our words, nothing that was found in the data."""
+    if isinstance(error, FedreelError):
+        parts = [error.problem, f"expected {error.expected}" if error.expected else "", error.hint]
+        return "; ".join(p for p in parts if p)
+    return f"{type(error).__name__} (the site's log has the rest)"
+
+
+def _digest(agreed: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()[:16]
