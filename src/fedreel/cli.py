@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .cli_sites import add_commands
 from .errors import FedreelError
+
+if TYPE_CHECKING:
+    from .config import Recipe
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -47,17 +52,7 @@ def run(
     ]
     resolved = load_recipe(recipe, overrides)
     folder = out or Path("runs") / f"{Path(recipe).stem}-{resolved.method['name']}-{resolved.seed}"
-    from .core.run import run as start
-
-    try:
-        result = start(resolved, folder, resume=resume, quiet=quiet)
-    except KeyboardInterrupt:
-        again = shlex.join(["fedreel", "run", str(folder / "recipe.toml"), "--out", str(folder), "--resume"])
-        begun = (folder / "recipe.toml").exists()
-        said = f"The last checkpoint stands; go on with: {again}" if begun else "Nothing has been run yet."
-        typer.echo(f"\nInterrupted. {said}", err=True)
-        raise typer.Exit(130) from None
-    _print_result(result.path, result.summary)
+    _run(resolved, folder, resume, quiet)
 
 
 @app.command()
@@ -211,6 +206,31 @@ def data_shard(
     typer.echo(f"{len(done)} clips in {out}, {len(done.broken)} skipped")
 
 
+@app.command()
+def submit(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name (see `fedreel list`) or a .toml file.")],
+    out: Out,
+    server: Annotated[Path, typer.Option(help="The server's folder.")] = Path("server"),
+    sites: Annotated[str, typer.Option(help="Only these sites, separated by commas [all enrolled].")] = "",
+    set: Settings = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of initial weights, sampling and batches.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Run a recipe at real sites, through the server of this machine; results arrive in --out as for a local run."""
+    from .config import load_recipe
+
+    names = [name.strip() for name in sites.split(",") if name.strip()]
+    engine = {"name": "flower", "server": str(server.resolve()), **({"sites": names} if names else {})}
+    given = load_recipe(recipe, list(set or []))
+    engine |= {k: v for k, v in given.engine.items() if given.engine["name"] == "flower" and k not in engine}
+    chosen = replace(given, engine=engine, seed=given.seed if seed is None else seed)
+    _run(chosen, out, resume, quiet)
+
+
+add_commands(app)
+
+
 def main() -> None:
     """Errors meant for the user are printed without a traceback; status 2."""
     try:
@@ -224,6 +244,21 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output went away
         sys.stderr.close()
         sys.exit(141)
+
+
+def _run(recipe: Recipe, folder: Path, resume: bool, quiet: bool) -> None:
+    """Run it; an interruption says how to go on."""
+    from .core.run import run as start
+
+    try:
+        result = start(recipe, folder, resume=resume, quiet=quiet)
+    except KeyboardInterrupt:
+        again = shlex.join(["fedreel", "run", str(folder / "recipe.toml"), "--out", str(folder), "--resume"])
+        begun = (folder / "recipe.toml").exists()
+        said = f"The last checkpoint stands; go on with: {again}" if begun else "Nothing has been run yet."
+        typer.echo(f"\nInterrupted. {said}", err=True)
+        raise typer.Exit(130) from None
+    _print_result(result.path, result.summary)
 
 
 def _print_result(path: Path, summary: dict) -> None:

@@ -142,12 +142,16 @@ class Worker:
         self._spares_used = 0
         self._checked = False
 
+    def leaves(self) -> dict[str, str]:
+        """All that this job can ask of a client: name -> kind. From the declarations that door and ledger use."""
+        questions = [getattr(type(self.method), n, None) for n in dir(type(self.method))]
+        asked = {name: kind for q in questions for name, kind in getattr(q, "sends", {}).items()}
+        trained = {"weights": "weights", **self._declared} if len(self.travelling.tensors) else self._declared
+        return {"name": "name", **trained, **asked}
+
     def introduce(self, client: str) -> None:
         """Before the first order: may all that this job can ask of the client leave? The client's name leaves now."""
-        questions = [getattr(type(self.method), n, None) for n in dir(type(self.method))]
-        kinds = {name: kind for q in questions for name, kind in getattr(q, "sends", {}).items()}
-        kinds |= {"weights": "weights"} if len(self.travelling.tensors) else {}
-        self.door.check_order({"name": "name", **kinds, **self._declared})
+        self.door.check_order(self.leaves())
         order = Order(0, 0, client, "roster", {})
         self.door.ledger.write(order, Update(0, 0, client, None, {}), {"name": "name"})
 

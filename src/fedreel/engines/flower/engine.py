@@ -187,6 +187,7 @@ class FlowerEngine:
         link = Link(folder.flower_home, wait=30, log=folder.log)
         try:
             roster = call_roster(job, link, made.travelling.id, folder.wanted(sites), wait)
+            folder.note_job(job.run, job.out)
             return cls(job, made, link, roster, patience)
         except BaseException:
             link.close()
@@ -228,19 +229,19 @@ class FlowerSimEngine:
         self._home = tempfile.TemporaryDirectory(prefix="fedreel-")
         self._link: Link | None = None
         try:
-            self._link = self._start(actors, address)
+            self._link = self._start(actors, address, threads)
             self._nodes = sorted(self._link.nodes(120))
         except BaseException:
             self.close()
             raise
-        head = {"out": str(job.out.resolve()), "threads": threads or torch.get_num_threads()}
+        head = {"out": str(job.out.resolve()), "threads": threads}
         self._transport = Transport(job, self._link, self.blueprint.travelling.nbytes, 60.0, **head)
 
     @classmethod
     def begin(cls, job: Job, actors: int = 0, address: str = "", threads: int = 0) -> FlowerSimEngine:
-        """`actors` at once (0: one for each core), each with `threads` of torch (0: as many as this process has, which
-        makes results bit-identical to the local engine's)."""
-        return cls(job, job.population(), actors, address, threads)
+        """`actors` at once (0: as many as the cores allow), each with `threads` of torch (0: as many as this process
+        has, which makes results bit-identical to the local engine's; 1 is faster for small models on many cores)."""
+        return cls(job, job.population(), actors, address, threads or torch.get_num_threads())
 
     def describe(self) -> dict[str, Any]:
         return self._population.describe()
@@ -256,12 +257,13 @@ class FlowerSimEngine:
         """Actors force to disk what they keep before they answer."""
 
     def close(self) -> None:
+        self._processes.remember()
         if self._link is not None:
             self._link.close()
         self._processes.end()
         self._home.cleanup()
 
-    def _start(self, actors: int, address: str) -> Link:
+    def _start(self, actors: int, address: str, threads: int) -> Link:
         home, port = Path(self._home.name), free_port()
         env = quiet_environment(home)
         if address:
@@ -274,7 +276,7 @@ class FlowerSimEngine:
             f'[superlink]\ndefault = "fedreel"\n\n[superlink.fedreel]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
         )
         cores = os.cpu_count() or 1
-        each = max(1, cores // actors) if actors else 1
+        each = max(1, cores // actors) if actors else min(cores, threads)
         settings = f"num-supernodes={max(1, len(self.clients))} client-resources-num-cpus={each}"
         try:
             return Link(home, options=("--federation-config", settings), wait=60, log=log)

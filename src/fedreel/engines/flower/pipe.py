@@ -1,4 +1,4 @@
-"""Frames between two processes of this machine: a JSON head and named byte arrays over a Unix socket. No torch, no flwr."""
+"""Frames between processes of one machine: a JSON head and byte arrays over a Unix socket. No torch, no flwr."""
 
 from __future__ import annotations
 

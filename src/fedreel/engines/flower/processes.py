@@ -1,4 +1,4 @@
-"""Starting other programs so that they end when we do, whatever ends us; and Flower's own programs without calls home."""
+"""Other programs, started so that they end when we do, whatever ends us; Flower's own without calls home."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Processes:
     def __init__(self) -> None:
         self.mark = secrets.token_hex(8)
         self._started: list[subprocess.Popen[bytes]] = []
+        self._known: set[tuple[int, str]] = set()  # process id and start time of all that we have seen of them
 
     def start(
         self, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None, user: str | None = None
@@ -46,35 +47,55 @@ class Processes:
         self._started.append(process)
         return process
 
+    def remember(self) -> None:
+        """Note all that descends from what we started, before parts of it end and their children are adopted away."""
+        parents = {pid: (parent, since) for pid, parent, since in _running()}
+        ours = {p.pid for p in self._started} | set(self._marked())
+        while found := {pid for pid, (parent, _) in parents.items() if parent in ours and pid not in ours}:
+            ours |= found
+        self._known |= {(pid, parents[pid][1]) for pid in ours if pid in parents}
+
     def end(self, patience: float = 10) -> None:
         """Ask, wait, then insist."""
+        self.remember()
         for process in self._started:
             if process.poll() is None:
                 process.terminate()
         deadline = time.monotonic() + patience
-        while time.monotonic() < deadline and (self._alive() or list(self._marked())):
-            for pid in self._marked():
+        while (alive := self._alive()) and time.monotonic() < deadline:
+            for pid in alive:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGTERM)
-            time.sleep(0.2)
-        for pid in self._marked():
+            time.sleep(0.3)
+        for pid in self._alive():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         for process in self._started:
             process.kill()
             process.wait()
 
-    def _alive(self) -> list[subprocess.Popen[bytes]]:
-        return [p for p in self._started if p.poll() is None]
+    def _alive(self) -> list[int]:
+        for process in self._started:
+            process.poll()
+        self.remember()
+        return [pid for pid, _, since in _running() if (pid, since) in self._known]
 
     def _marked(self) -> Iterator[int]:
-        """Running processes with our mark, ourselves excepted. Only where there is a /proc."""
+        """Running processes with our mark in their environment. (A process that names itself loses it.)"""
         wanted = f"{_MARK}={self.mark}".encode()
-        for folder in Path("/proc").glob("[0-9]*"):
+        for pid, _, _ in _running():
             with contextlib.suppress(OSError):
-                if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                    if (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                        yield int(folder.name)
+                if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    yield pid
+
+
+def _running() -> Iterator[tuple[int, int, str]]:
+    """Process id, parent and start time of what runs here and is not a corpse. Nothing where there is no /proc."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if fields[0] != "Z":
+                yield int(folder.name), int(fields[1]), fields[19]
 
 
 def quiet_environment(home: Path | None = None) -> dict[str, str]:

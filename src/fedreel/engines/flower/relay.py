@@ -66,7 +66,7 @@ def wrap(frame: Frame) -> RecordDict:
 
 
 def unwrap(content: RecordDict) -> Frame:
-    head = json.loads(str(content["head"]["json"]))  # type: ignore[index]
+    head = json.loads(str(content["head"]["json"]))
     return Frame(head, {name: array.data for name, array in content["arrays"].items()})  # type: ignore[union-attr]
 
 

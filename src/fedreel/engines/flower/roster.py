@@ -29,7 +29,7 @@ class Roster:
 
 
 def call_roster(job: Job, link: Link, layout: str, wanted: Mapping[str, str], wait: float) -> Roster:
-    """Ask every wanted site (name -> node id). Raises one error that names each site that is missing or does not fit."""
+    """Ask every wanted site (name -> node id). Raises one error that names each site that does not fit."""
     _wait_for(link, wanted, wait)
     head = {"type": "roster", "run": job.run, "life": job.life, "recipe": as_table(job.recipe), "layout": layout}
     asked = {link.send("send", content=Frame(head), node=node, ttl=_ANSWER): name for name, node in wanted.items()}

@@ -167,7 +167,7 @@ def _layout(rows: list[list[Any]]) -> Layout:
 
 
 def _bytes(flat: Tensor) -> memoryview:
-    return memoryview(flat.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return flat.detach().cpu().contiguous().view(torch.uint8).numpy().data
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -1,0 +1,168 @@
+"""Commands for real sites: `fedreel server ...` where the method runs, `fedreel site ...` where the data lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .errors import FedreelError
+
+server_app = typer.Typer(no_args_is_help=True, help="The server that sites call: certificates, enrolled sites.")
+site_app = typer.Typer(no_args_is_help=True, help="A site that keeps its data: keys, policy, what left.")
+
+ServerPath = Annotated[Path, typer.Option("--server", help="The server's folder.")]
+SitePath = Annotated[Path, typer.Option("--site", help="The site's folder.")]
+Data = Annotated[
+    list[str] | None, typer.Option("--data", help="Folder of the data, or ROLE=FOLDER for one role. Repeatable.")
+]
+Address = Annotated[str | None, typer.Option("--server", help="HOST:PORT of the server.")]
+Ca = Annotated[Path | None, typer.Option("--ca", help="The server's CA certificate (ca.crt).")]
+
+
+def add_commands(app: typer.Typer) -> None:
+    app.add_typer(server_app, name="server")
+    app.add_typer(site_app, name="site")
+    app.command()(status)
+
+
+@server_app.command("init")
+def server_init(
+    folder: Annotated[Path, typer.Argument(help="Where to make it.")] = Path("server"),
+    host: Annotated[list[str] | None, typer.Option(help="Name or address by which sites reach it. Repeatable.")] = None,
+    port: Annotated[int, typer.Option(help="Port for the sites.")] = 8000,
+    listen: Annotated[str, typer.Option(help="Interface to listen on.")] = "0.0.0.0",
+    cert: Annotated[Path | None, typer.Option(help="A certificate you have (PEM), with --key and --ca.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
+    ca: Annotated[Path | None, typer.Option(help="The CA that signed it.")] = None,
+    renew: Annotated[bool, typer.Option("--renew", help="New server certificates under the CA that is there.")] = False,
+) -> None:
+    """Make a server's folder: a CA and a server certificate, or takes given ones."""
+    from .sites import server
+
+    if renew:
+        server.renew(folder)
+        typer.echo("The server has new certificates. Next: start it again (fedreel server start)")
+        return
+    given = [cert, key, ca]
+    if any(given) and not all(given):
+        raise FedreelError("a given certificate needs all three", expected="--cert, --key and --ca")
+    if not any(given) and not host:
+        raise FedreelError("by which name or address do sites reach this server?", expected="--host NAME")
+    made = server.init(folder, host or [], port, listen, (cert, key, ca) if cert and key and ca else None)
+    typer.echo(f"Made {made.path}: certificates for {', '.join(made.config.hosts)}, port {port}.")
+    typer.echo(f"Next: fedreel server start {folder}")
+    typer.echo(f"Give {made.path / 'ca.crt'} to the sites; enroll the site.pub they send you: fedreel server enroll")
+
+
+@server_app.command("start")
+def server_start(folder: Annotated[Path, typer.Argument(help="The server's folder.")] = Path("server")) -> None:
+    """Run the server until interrupted."""
+    from .sites import server
+
+    try:
+        server.start(server.ServerFolder.open(folder), _say)
+    except KeyboardInterrupt:
+        typer.echo("\nThe server has ended. Runs go on when it is started again.")
+
+
+@server_app.command("enroll")
+def server_enroll(
+    public_key: Annotated[Path, typer.Argument(help="The site.pub that a site's owner sent.")],
+    folder: ServerPath = Path("server"),
+    name: Annotated[str | None, typer.Option(help="Another name than the one in the key.")] = None,
+) -> None:
+    """Let a site in."""
+    from .sites import server
+
+    opened = server.ServerFolder.open(folder)
+    enrolled = server.enroll(opened, public_key, name)
+    typer.echo(f"The site '{enrolled}' is enrolled ({len(opened.sites())} in all).")
+    typer.echo("Next, at the site: fedreel site start --data DIR --server HOST:PORT --ca ca.crt")
+
+
+@server_app.command("expel")
+def server_expel(
+    name: Annotated[str, typer.Argument(help="A site's name.")], folder: ServerPath = Path("server")
+) -> None:
+    """Take a site's key back: it cannot connect any more."""
+    from .sites import server
+
+    server.expel(server.ServerFolder.open(folder), name)
+    typer.echo(f"The site '{name}' is not enrolled any more.")
+
+
+@site_app.command("init")
+def site_init(
+    folder: Annotated[Path, typer.Argument(help="Where to make it.")] = Path("site"),
+    name: Annotated[str | None, typer.Option(help="The site's name [the folder's].")] = None,
+    data: Data = None,
+    server: Address = None,
+    ca: Ca = None,
+) -> None:
+    """Make a site's folder: key pair, policy file and configuration."""
+    from .sites import site
+
+    made = site.init(folder, name or folder.resolve().name, _roles(data), server or "", str(ca or ""))
+    typer.echo(f"Made {made.path}: site '{made.config.name}'.")
+    typer.echo(f"Read {made.path / 'policy.toml'}: it says what may never leave.")
+    typer.echo(f"Next: send {made.path / 'site.pub'} to the server's owner; then fedreel site check --site {folder}")
+
+
+@site_app.command("check")
+def site_check(
+    recipe: Annotated[str | None, typer.Argument(help="A recipe: does its job fit here, and what would leave?")] = None,
+    folder: SitePath = Path("site"),
+    data: Data = None,
+    server: Address = None,
+    ca: Ca = None,
+) -> None:
+    """Look before anything is sent: data readable, formats right, server reachable, and what a job would take out."""
+    from .sites.check import check
+    from .sites.site import SiteFolder
+
+    site = SiteFolder.open(folder, _roles(data), server, str(ca) if ca else None)
+    if not check(site, recipe, _say):
+        raise typer.Exit(1)
+
+
+@site_app.command("start")
+def site_start(
+    folder: SitePath = Path("site"),
+    data: Data = None,
+    server: Address = None,
+    ca: Ca = None,
+    node_user: Annotated[
+        str | None, typer.Option(help="User for Flower's processes, one who cannot read the data (needs root).")
+    ] = None,
+) -> None:
+    """Run the site until interrupted."""
+    from .sites.node import start
+    from .sites.site import SiteFolder
+
+    try:
+        start(SiteFolder.open(folder, _roles(data), server, str(ca.resolve()) if ca else None), _say, node_user)
+    except KeyboardInterrupt:
+        typer.echo("\nThe site has ended. What it keeps for runs stays; start it again to go on.")
+
+
+def status(folder: ServerPath = Path("server")) -> None:
+    """The server, its sites, and the jobs that were submitted."""
+    from .sites.status import show
+
+    show(folder, _say)
+
+
+def _roles(data: list[str] | None) -> dict[str, str]:
+    """ROLE=FOLDER; a folder alone is for every role."""
+    return {role if equals else "*": folder if equals else role for role, equals, folder in map(_split, data or [])}
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    role, equals, folder = text.partition("=")
+    return (role, equals, folder) if equals and "/" not in role else (text, "", "")
+
+
+def _say(text: str) -> None:
+    typer.echo(text)

@@ -1,0 +1,110 @@
+"""A site's first call to its server: is it there, is it the right one, does it know us? Each no in plain words."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from .. import __version__
+from ..errors import FedreelError
+
+_EXPIRED, _NOT_YET, _UNKNOWN, _HOST = (10,), (9,), (18, 19, 20, 21), (62, 64)  # OpenSSL's verify codes
+
+
+def split_address(server: str) -> tuple[str, int]:
+    """HOST:PORT as two."""
+    if server.startswith("http://"):
+        raise FedreelError(
+            "plain HTTP is refused: data about people may only travel encrypted",
+            found=server,
+            expected="HOST:PORT (the server speaks TLS)",
+        )
+    host, _, port = server.removeprefix("https://").rstrip("/").rpartition(":")
+    if not host or not port.isdigit():
+        raise FedreelError("cannot read the server's address", expected="HOST:PORT", found=server or "nothing")
+    return host.strip("[]"), int(port)
+
+
+def call_server(server: str, ca: Path, public_key: str, timeout: float = 10) -> dict[str, Any]:
+    """What the server says to us; raises if we cannot or should not talk with it."""
+    host, port = split_address(server)
+    try:
+        context = ssl.create_default_context(cafile=str(ca))
+    except (OSError, ssl.SSLError) as error:
+        raise FedreelError(
+            "the CA certificate cannot be read", where=str(ca), found=str(error), hint="give the server's ca.crt: --ca"
+        ) from error
+    connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+    try:
+        connection.request("GET", "/fedreel/hello?" + urlencode({"key": public_key}))
+        answer = connection.getresponse()
+        found = json.loads(answer.read(1 << 16)) if answer.status == 200 else {}
+    except ssl.SSLCertVerificationError as error:
+        raise _distrust(error, server, ca) from error
+    except (ssl.SSLError, ConnectionResetError) as error:
+        raise FedreelError(
+            "the server does not speak TLS",
+            where=server,
+            found=str(error)[:100],
+            hint="plain HTTP is refused. Is this the port of `fedreel server start`?",
+        ) from error
+    except (socket.gaierror, TimeoutError, OSError) as error:
+        raise FedreelError(
+            "the server cannot be reached",
+            where=server,
+            found=str(error) or type(error).__name__,
+            hint="check the address, that the server runs, and that its firewall lets this port in",
+        ) from error
+    except (ValueError, http.client.HTTPException):
+        found = {}
+    finally:
+        connection.close()
+    if "enrolled" not in found:
+        raise FedreelError("what answers there is not a fedreel server", where=server, hint="check address and port")
+    return found
+
+
+def check_welcome(found: dict[str, Any], server: str, public_key: Path) -> None:
+    """Raise if the server does not know our key."""
+    if not found["enrolled"]:
+        raise FedreelError(
+            "the server does not know this site's key",
+            where=server,
+            hint=f"send {public_key} to the server's owner, who runs: fedreel server enroll {public_key.name}",
+        )
+
+
+def version_note(found: dict[str, Any]) -> str:
+    """A remark if the two sides run different versions."""
+    theirs = str(found.get("fedreel"))
+    return "" if theirs == __version__ else f"The server runs fedreel {theirs}, this site {__version__}."
+
+
+def _distrust(error: ssl.SSLCertVerificationError, server: str, ca: Path) -> FedreelError:
+    code = error.verify_code
+    if code in _EXPIRED or code in _NOT_YET:
+        return FedreelError(
+            "the server's certificate has expired" if code in _EXPIRED else "the server's certificate holds later only",
+            where=server,
+            found=error.verify_message,
+            hint="the server's owner makes a new one: fedreel server init --renew (and check this machine's clock)",
+        )
+    if code in _HOST:
+        return FedreelError(
+            "the server's certificate is for another host",
+            where=server,
+            found=error.verify_message,
+            hint="use the name it was made for, or make one for this name: fedreel server init --host NAME",
+        )
+    return FedreelError(
+        "the server's certificate is not signed by your CA",
+        where=server,
+        expected=f"a certificate under {ca}",
+        found=error.verify_message,
+        hint="get ca.crt from the server's owner by a way you trust; if you did, someone else answers there",
+    )

@@ -1,0 +1,138 @@
+"""`fedreel site start`: keeps a site's worker and its SuperNode running until interrupted, and ends them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import Popen
+
+from ..engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
+from ..errors import FedreelError, RunError
+from .call import call_server, check_welcome, version_note
+from .site import SiteFolder
+
+_CONNECT = 120.0  # seconds that a SuperNode may take until the SuperLink has let it in
+
+
+def start(site: SiteFolder, say: Callable[[str], None], user: str | None = None) -> None:
+    """Run the site. With `user`, Flower's processes run as that user, who needs no access to the data: what a server
+    sends is code to Flower, and that code then sees only the worker's socket."""
+    greet(site, say)
+    signal.signal(signal.SIGTERM, _interrupt)
+    sockets = Path(tempfile.mkdtemp(prefix="fedreel-"))
+    processes = Processes()
+    try:
+        if user is not None:
+            shutil.chown(sockets, user)
+        worker = _start_worker(site, sockets, processes)
+        node = _connect(site, sockets, processes, user, say, _CONNECT)
+        say(f"Site '{site.config.name}' is connected to {site.config.server} and waits for work. Ctrl-C ends it.")
+        say(f"What leaves is written down: fedreel ledger {site.path}")
+        while True:
+            time.sleep(0.3)
+            if worker.poll() is not None:
+                say(f"the worker ended ({worker.returncode}) and is started again; see {site.path / 'worker.log'}")
+                worker = _start_worker(site, sockets, processes)
+            if node.poll() is not None:
+                say(f"the connection ended ({node.returncode}) and is made again; see {site.path / 'node.log'}")
+                node = _connect(site, sockets, processes, user, say, math.inf)
+                say("connected again")
+    finally:
+        processes.end()
+        shutil.rmtree(sockets, ignore_errors=True)
+
+
+def greet(site: SiteFolder, say: Callable[[str], None]) -> None:
+    """Check what can be checked before anything is started."""
+    config = site.config
+    if not config.server or not config.ca:
+        raise FedreelError(
+            "the site does not know its server",
+            where=str(site.path / "site.toml"),
+            hint="fedreel site start --server HOST:PORT --ca ca.crt, or write both there",
+        )
+    for role in config.data:
+        site.folder_of(role)
+    key = site.path / "site.pub"
+    found = call_server(config.server, Path(config.ca), " ".join(key.read_text().split()[:2]))
+    check_welcome(found, config.server, key)
+    if note := version_note(found):
+        say(note)
+
+
+def _connect(
+    site: SiteFolder, sockets: Path, processes: Processes, user: str | None, say: Callable[[str], None], wait: float
+) -> Popen[bytes]:
+    """Start the SuperNode until it is in. The SuperLink lets a node in again only when it has missed its heartbeats,
+    a minute after the node was killed; and a server may be away."""
+    deadline, told = time.monotonic() + wait, False
+    while True:
+        before = _size(site.path / "node.log")
+        node = _start_node(site, sockets, processes, user)
+        if _is_in(site.path / "node.log", before, node):
+            return node
+        if time.monotonic() > deadline:
+            log = site.path / "node.log"
+            raise RunError("the site did not get through to the server", where=str(log), found=last_lines(log))
+        if not told:
+            say("the server does not take the connection yet; trying again")
+            told = True
+        time.sleep(3)
+        _ask_again(site, say)
+
+
+def _ask_again(site: SiteFolder, say: Callable[[str], None]) -> None:
+    """Raises if the server does not want us any more; one that is away is waited for."""
+    try:
+        greet(site, say)
+    except FedreelError as error:
+        if error.problem != "the server cannot be reached":
+            raise
+
+
+def _start_worker(site: SiteFolder, sockets: Path, processes: Processes) -> Popen[bytes]:
+    arguments = {"folder": str(site.path), "data": site.config.data, "socket": str(sockets / "s")}
+    command = [sys.executable, "-m", "fedreel.sites.worker", json.dumps(arguments)]
+    return processes.start(command, site.path / "worker.log")
+
+
+def _start_node(site: SiteFolder, sockets: Path, processes: Processes, user: str | None) -> Popen[bytes]:
+    home, key = site.path / "flower", site.path / "site.key"
+    if user is not None:  # a home and a key of its own, outside the site's folder
+        home, key = sockets / "flower", sockets / "site.key"
+        key.unlink(missing_ok=True)
+        shutil.copyfile(site.path / "site.key", key)
+        os.chmod(key, 0o400)
+        shutil.chown(key, user)
+    home.mkdir(exist_ok=True)
+    if user is not None:
+        shutil.chown(home, user)
+    command = [program("flower-supernode"), "--root-certificates", site.config.ca, "--superlink", site.config.server]
+    command += ["--host", "127.0.0.1", "--port", str(free_port()), "--auth-supernode-private-key", str(key)]
+    command += ["--node-config", f'socket="{sockets / "s"}"']
+    return processes.start(command, site.path / "node.log", quiet_environment(home), user)
+
+
+def _is_in(log: Path, before: int, node: Popen[bytes]) -> bool:
+    """Wait until the SuperNode has its id, or has ended without."""
+    while node.poll() is None:
+        if _size(log) > before and b"SuperNode ID:" in log.read_bytes()[before:]:
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,282 @@
+"""The server's folder: certificates, enrolled sites, and the processes that `fedreel server start` keeps running."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from ..config import build, check_ranges, read_toml
+from ..core.files import write_atomic
+from ..engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
+from ..errors import FedreelError, RunError, nearest
+from . import keys
+
+_START = 60.0  # seconds that the SuperLink may take to start
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """server.toml."""
+
+    hosts: tuple[str, ...]  # names and addresses by which sites reach the server
+    port: int = 8000  # open to the sites
+    listen: str = "0.0.0.0"  # the interface to listen on
+    link_port: int = 0  # Flower's SuperLink, on loopback only
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "server.toml", port=(1, 65535), link_port=(1, 65535))
+
+
+class ServerFolder:
+    """What lies on the server's disk."""
+
+    def __init__(self, path: Path, config: ServerConfig) -> None:
+        self.path, self.config = path.resolve(), config
+        self.flower_home, self.log = self.path / "flower", self.path / "superlink.log"
+
+    @staticmethod
+    def open(path: Path) -> ServerFolder:
+        if not (path / "server.toml").exists():
+            raise RunError(
+                "there is no server here",
+                where=str(path),
+                expected="a folder that `fedreel server init` made",
+                hint="give it with --server, or make one: fedreel server init",
+            )
+        return ServerFolder(path, build(ServerConfig, read_toml(path / "server.toml"), str(path / "server.toml")))
+
+    def sites(self) -> dict[str, dict[str, Any]]:
+        """Enrolled sites: name -> public key, and the node id if the SuperLink knows it."""
+        found = {}
+        for path in sorted((self.path / "sites").glob("*.pub")):
+            key, name = keys.read_site_key(path)
+            note = path.with_suffix(".json")
+            found[name] = {"key": key, "node": json.loads(note.read_text())["node"] if note.exists() else ""}
+        return found
+
+    def wanted(self, names: Sequence[str]) -> dict[str, str]:
+        """Node ids of the named sites, or of all that are enrolled."""
+        sites = self.sites()
+        for name in names:
+            if name not in sites:
+                raise RunError(f"no site '{name}' is enrolled", where=str(self.path), hint=nearest(name, sites))
+        if not sites:
+            raise RunError(
+                "no site is enrolled",
+                where=str(self.path),
+                hint="at the site: fedreel site init; here: fedreel server enroll site.pub",
+            )
+        chosen = {name: site["node"] for name, site in sites.items() if not names or name in names}
+        unknown = [name for name, node in chosen.items() if not node]
+        if unknown:
+            raise RunError(f"the site '{unknown[0]}' waits for the server to start", hint="fedreel server start")
+        return chosen
+
+    @property
+    def running(self) -> bool:
+        """Whether `fedreel server start` holds this folder."""
+        try:
+            with open(self.path / ".lock", "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return False
+        except OSError:
+            return True
+
+    def nodes(self) -> dict[str, dict[str, str]]:
+        """What the SuperLink knows of its nodes: node id -> status and times."""
+        answer = self.flwr("supernode", "list", "fedreel")
+        return {row["node-id"]: row for row in answer["nodes"]}
+
+    def register(self, name: str) -> str:
+        """Tell the running SuperLink of an enrolled key; returns the node's id."""
+        path = self.path / "sites" / f"{name}.pub"
+        answer = self.flwr("supernode", "register", str(path), "fedreel", "--name", name)
+        node = str(answer["node-id"])
+        write_atomic(path.with_suffix(".json"), json.dumps({"node": node}))
+        return node
+
+    def note_job(self, run: str, out: Path) -> None:
+        """For `fedreel status`."""
+        (self.path / "jobs").mkdir(exist_ok=True)
+        write_atomic(self.path / "jobs" / f"{run}.json", json.dumps({"out": str(out.resolve())}))
+
+    def flwr(self, *command: str) -> dict[str, Any]:
+        """A command of Flower's own, against this server; its JSON answer."""
+        done = subprocess.run(
+            [program("flwr"), *command, "--format", "json"],
+            env=quiet_environment(self.flower_home),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        try:
+            answer = json.loads(done.stdout[done.stdout.index("{") :])
+        except ValueError:
+            answer = {"error-message": (done.stdout + done.stderr).strip()[-500:]}
+        if not answer.get("success"):
+            raise RunError(
+                "the server does not answer",
+                where=str(self.path),
+                found=str(answer.get("error-message", answer))[:500],
+                hint="is it running? fedreel server start",
+            )
+        return answer
+
+
+def init(
+    path: Path, hosts: Sequence[str], port: int, listen: str, given: tuple[Path, Path, Path] | None = None
+) -> ServerFolder:
+    """Make a server's folder: a CA with a server certificate, or given (certificate, key, CA)."""
+    if (path / "server.toml").exists():
+        raise FedreelError("there is a server here already", where=str(path), hint="--renew makes a new certificate")
+    if given:
+        hosts = keys.check_server_certificate(*given)
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in ("inner", "sites", "flower"):
+        (path / folder).mkdir(exist_ok=True)
+    os.chmod(path, 0o700)
+    if given:
+        for source, name in zip(given, ("server.crt", "server.key", "ca.crt")):
+            shutil.copyfile(source, path / name)
+        os.chmod(path / "server.key", 0o600)
+    else:
+        keys.make_ca(path, "fedreel server CA")
+        keys.make_server_certificate(path, hosts)
+    keys.make_ca(path / "inner", "fedreel loopback CA")
+    keys.make_server_certificate(path / "inner", ["127.0.0.1", "localhost"])
+    config = ServerConfig(tuple(hosts), port, listen, free_port())
+    write_atomic(path / "server.toml", tomli_w.dumps({**asdict(config), "hosts": list(hosts)}))
+    return ServerFolder.open(path)
+
+
+def renew(path: Path) -> ServerFolder:
+    """New server certificates under the CAs that are there: sites need nothing new."""
+    folder = ServerFolder.open(path)
+    if not (path / "ca.key").exists():
+        raise FedreelError(
+            "this server's certificate was given, not made here",
+            where=str(path),
+            hint="copy the new certificate and key over server.crt and server.key, then start the server again",
+        )
+    keys.make_server_certificate(path, folder.config.hosts)
+    keys.make_server_certificate(path / "inner", ["127.0.0.1", "localhost"])
+    return folder
+
+
+def enroll(folder: ServerFolder, public_key: Path, name: str | None = None) -> str:
+    """Let a site in: keep its key, and wait until a running server has seen it. Returns the site's name."""
+    key, own_name = keys.read_site_key(public_key)
+    name = keys.check_name(name or own_name, str(public_key))
+    for known, site in folder.sites().items():
+        if site["key"] == key and known == name:
+            break
+        if site["key"] == key or known == name:
+            raise FedreelError(
+                f"the site '{known}' is enrolled with {'this' if site['key'] == key else 'another'} key",
+                where=str(folder.path / "sites"),
+                hint=f"fedreel server expel {known}, or enroll under another name: --name",
+            )
+    write_atomic(folder.path / "sites" / f"{name}.pub", f"{key} {name}\n")
+    deadline = time.monotonic() + _START
+    while folder.running and time.monotonic() < deadline and not folder.sites()[name]["node"]:
+        time.sleep(0.2)  # the running server sees the new key
+    return name
+
+
+def expel(folder: ServerFolder, name: str) -> None:
+    """Close the door to a site."""
+    sites = folder.sites()
+    if name not in sites:
+        raise FedreelError(f"no site '{name}' is enrolled", where=str(folder.path), hint=nearest(name, sites))
+    if folder.running and sites[name]["node"]:
+        folder.flwr("supernode", "unregister", sites[name]["node"], "fedreel")
+    for suffix in (".pub", ".json"):
+        (folder.path / "sites" / f"{name}{suffix}").unlink(missing_ok=True)
+
+
+def start(folder: ServerFolder, say: Callable[[str], None]) -> None:
+    """Run SuperLink and gate until interrupted; a part that dies is started again. All of it ends with us."""
+    hosts = keys.check_server_certificate(*(folder.path / n for n in ("server.crt", "server.key", "ca.crt")))
+    keys.check_server_certificate(*(folder.path / "inner" / n for n in ("server.crt", "server.key", "ca.crt")))
+    with open(folder.path / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RunError("this server is running already", where=str(folder.path)) from error
+        signal.signal(signal.SIGTERM, _interrupt)
+        processes = Processes()
+        try:
+            parts = _start_parts(folder, processes)
+            _register_missing(folder)
+            say(f"The server listens on port {folder.config.port} for sites ({len(folder.sites())} enrolled).")
+            say(f"Sites reach it as {' or '.join(f'{h}:{folder.config.port}' for h in hosts[:3])}")
+            say(f"Give them {folder.path / 'ca.crt'}. Then: fedreel submit RECIPE --out DIR --server {folder.path}")
+            while True:
+                time.sleep(0.5)
+                if any(not site["node"] for site in folder.sites().values()):
+                    _register_missing(folder)
+                for name, process in parts.items():
+                    if process.poll() is not None:
+                        say(f"{name} ended ({process.returncode}) and is started again; see {folder.path / name}.log")
+                        parts[name] = _start_part(folder, processes, name)
+        finally:
+            processes.end()
+
+
+def _start_parts(folder: ServerFolder, processes: Processes) -> dict[str, subprocess.Popen[bytes]]:
+    link = f'address = "127.0.0.1:{folder.config.link_port}"\nroot-certificates = "{folder.path}/inner/ca.crt"\n'
+    text = f'[superlink]\ndefault = "fedreel"\n\n[superlink.fedreel]\n{link}'
+    write_atomic(folder.flower_home / "config.toml", text)
+    parts = {name: _start_part(folder, processes, name) for name in ("superlink", "gate")}
+    deadline = time.monotonic() + _START
+    while True:
+        for name, process in parts.items():
+            if process.poll() is not None:
+                log = folder.path / f"{name}.log"
+                raise RunError(
+                    f"the {name} did not start",
+                    where=str(log),
+                    found=last_lines(log),
+                    hint="is the port in use? see server.toml",
+                )
+        try:
+            folder.nodes()
+            return parts
+        except RunError:
+            if time.monotonic() > deadline:
+                raise
+
+
+def _start_part(folder: ServerFolder, processes: Processes, name: str) -> subprocess.Popen[bytes]:
+    inner, config = folder.path / "inner", folder.config
+    if name == "gate":
+        command = [sys.executable, "-m", "fedreel.sites.gate", str(folder.path)]
+    else:
+        command = [program("flower-superlink"), "--ssl-ca-certfile", f"{inner}/ca.crt"]
+        command += ["--ssl-certfile", f"{inner}/server.crt", "--ssl-keyfile", f"{inner}/server.key"]
+        command += ["--enable-supernode-auth", "--database", str(folder.path / "superlink.db")]
+        command += ["--host", "127.0.0.1", "--port", str(config.link_port), "--disable-runtime-dependency-installation"]
+    return processes.start(command, folder.path / f"{name}.log", quiet_environment(folder.flower_home))
+
+
+def _register_missing(folder: ServerFolder) -> None:
+    known: Mapping[str, Mapping[str, str]] = folder.nodes()
+    for name, site in folder.sites().items():
+        if site["node"] not in known:
+            folder.register(name)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,123 @@
+"""A site's folder: its key, its policy, where its data lie, what it keeps for runs, and the ledger of what left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import tomli_w
+
+from ..config import DataConfig, Recipe, build, read_toml
+from ..core.files import write_atomic
+from ..errors import DataError, FedreelError, RecipeError, RunError
+
+if TYPE_CHECKING:
+    from ..core.client import Worker
+
+_POLICY = """# What this site never lets out, whatever a job asks for. What did leave: fedreel ledger FOLDER
+# Kinds: name, weights, count, loss, metric, derived-number, label-statistics, features, raw-samples
+refuse = ["raw-samples", "features", "label-statistics"]
+max_bytes = 0        # of one departure; 0 = no limit
+min_samples = 0      # with fewer samples than this, nothing trained on them leaves
+"""
+
+
+@dataclass(frozen=True)
+class SiteConfig:
+    """site.toml."""
+
+    name: str
+    server: str = ""  # HOST:PORT
+    ca: str = ""  # the CA certificate that the server's owner gave you
+    device: str = "auto"
+    clients: Literal["owners", "site"] = "owners"  # each owner in the data is a client, or the whole site is one
+    data: dict[str, str] = field(default_factory=dict)  # role in recipes -> folder here
+
+
+class SiteFolder:
+    """What lies on the site's disk."""
+
+    def __init__(self, path: Path, config: SiteConfig) -> None:
+        self.path, self.config = path.resolve(), config
+        self.ledger, self.runs, self.log = self.path / "ledger.jsonl", self.path / "runs", self.path / "site.log"
+
+    @staticmethod
+    def open(
+        path: Path, data: Mapping[str, str] | None = None, server: str | None = None, ca: str | None = None
+    ) -> SiteFolder:
+        """The site in a folder, with what was said on the command line in place of what its site.toml says."""
+        if not (path / "site.toml").exists():
+            raise RunError(
+                "there is no site here",
+                where=str(path),
+                expected="a folder that `fedreel site init` made",
+                hint="give it with --site, or make one: fedreel site init",
+            )
+        config = build(SiteConfig, read_toml(path / "site.toml"), str(path / "site.toml"))
+        config = replace(config, data={**config.data, **(data or {})}, server=server or config.server)
+        return SiteFolder(path, replace(config, ca=ca or config.ca))
+
+    def folder_of(self, role: str) -> Path:
+        """The folder that this site has for a role; `*` is for any."""
+        found = self.config.data.get(role, self.config.data.get("*"))
+        if not found:
+            raise DataError(
+                f"this site has no data for the role '{role}'",
+                where=str(self.path / "site.toml"),
+                expected=f'[data] {role} = "FOLDER"',
+                hint=f"add it there, or start with --data {role}=FOLDER",
+            )
+        folder = Path(found).expanduser()
+        if not folder.is_dir():
+            raise DataError(f"the folder for the role '{role}' does not exist", where=str(folder))
+        return folder
+
+    def local(self, data: DataConfig) -> DataConfig:
+        """A recipe's data as they are here."""
+        if data.partition.get("name") != "by-owner":
+            raise RecipeError(
+                "at real sites the data lie as they lie",
+                where="[data.partition] name",
+                expected="by-owner",
+                found=str(data.partition.get("name")),
+            )
+        return replace(data, source=str(self.folder_of(data.role).resolve()), owner=self.config.name)
+
+    def worker(self, recipe: Recipe, run: str) -> Worker:
+        """A worker for a job at this site."""
+        from ..core.device import pick_device
+        from ..core.exchange import Ledger, Policy
+        from ..core.files import file_name
+        from ..core.job import Job, make_method, make_task, make_worker
+        from ..core.state import PrivateStore
+        from ..core.task import OneClient
+
+        recipe = replace(recipe, data=self.local(recipe.data), device=self.config.device, policy="")
+        place = self.runs / file_name(run)
+        job = Job(recipe, make_task(recipe), make_method(recipe), pick_device(recipe.device), place, run)
+        population = job.population()
+        if self.config.clients == "site":
+            population = OneClient(population, self.config.name)
+        policy = Policy.read(self.path / "policy.toml")
+        return make_worker(job, population, PrivateStore(place / "clients"), Ledger(self.ledger, run), policy)
+
+
+def init(path: Path, name: str, data: Mapping[str, str], server: str, ca: str) -> SiteFolder:
+    """Make a site's folder: key pair, policy, site.toml."""
+    from . import keys
+
+    keys.check_name(name, "--name")
+    if (path / "site.toml").exists():
+        raise FedreelError("there is a site here already", where=str(path), hint="choose another folder")
+    path.mkdir(parents=True, exist_ok=True)
+    os.chmod(path, 0o700)
+    keys.make_site_keys(path, name)
+    write_atomic(path / "policy.toml", _POLICY)
+    folders = {role: str(Path(folder).expanduser().resolve()) for role, folder in data.items()}
+    ca = str(Path(ca).expanduser().resolve()) if ca else ""
+    table = {"name": name, "server": server, "ca": ca, "device": "auto", "clients": "owners", "data": folders}
+    write_atomic(path / "site.toml", tomli_w.dumps(table))
+    return SiteFolder.open(path)

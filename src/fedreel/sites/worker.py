@@ -1,0 +1,40 @@
+"""The process at a site that does the work: it alone reads the data. `python -m fedreel.sites.worker ARGUMENTS`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from multiprocessing.connection import Listener
+from pathlib import Path
+
+from ..engines.flower.pipe import receive, send
+from ..engines.flower.workplace import Workplace, for_others
+from .site import SiteFolder
+
+
+def main() -> None:
+    """Answer frames, one after another, until terminated. The arguments are JSON: folder, data, socket."""
+    arguments = json.loads(sys.argv[1])
+    site = SiteFolder.open(Path(arguments["folder"]), arguments["data"])
+    workplace = Workplace(site.worker, site.config.name, _tell, site.runs)
+    socket = Path(arguments["socket"])
+    socket.unlink(missing_ok=True)
+    with Listener(str(socket), "AF_UNIX") as listener:
+        while True:
+            with listener.accept() as pipe:
+                try:
+                    send(pipe, workplace.answer(receive(pipe)))
+                except (EOFError, OSError):
+                    continue  # whoever asked is gone; it will ask again
+
+
+def _tell(error: Exception) -> str:
+    """The whole story into the site's own log; in the answer only what may leave."""
+    traceback.print_exception(error)
+    sys.stderr.flush()
+    return for_others(error)
+
+
+if __name__ == "__main__":
+    main()
