@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from fedreel.core.client import Client, Worker
+from fedreel.core.client import Client
+from fedreel.core.job import Job
 from fedreel.core.update import Failure, Update
 from fedreel.core.weights import Weights
 from fedreel.engines.local import LocalEngine
@@ -87,6 +88,9 @@ EXPECTED = {
 }
 
 
-def faulty_engine(worker: Worker) -> Faulty:
+class FaultyEngine:
     """As the registry wants an engine."""
-    return Faulty(LocalEngine(worker), FAULTS)
+
+    @classmethod
+    def begin(cls, job: Job) -> Faulty:
+        return Faulty(LocalEngine.begin(job), FAULTS)

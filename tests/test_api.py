@@ -66,9 +66,9 @@ def test_data_errors_name_place_expected_and_found(data: Path, tmp_path: Path) -
     assert told(tmp_path / "nowhere").where == str(tmp_path / "nowhere")
     assert told(tmp_path / "empty").where == str(tmp_path / "empty")
     classes_only = told(data / "owner0")
-    assert (classes_only.where, classes_only.found) == (str(data / "owner0"), "class0/0.mp4")
-    assert classes_only.problem == "6 of 6 clips have no owner"
-    assert told(data / "owner0" / "class0").problem == "3 of 3 clips have no label"
+    assert (classes_only.where, classes_only.found) == (str(data / "owner0"), "6 of 6, the first is class0/0.mp4")
+    assert classes_only.problem == "some clips have no owner"
+    assert told(data / "owner0" / "class0").problem == "some clips have no label"
 
 
 def test_owners_are_not_needed_where_the_recipe_divides(data: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class Text(HTMLParser):
 
 
 def test_a_run_full_of_faults_completes_and_names_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENGINES, "faulty", "faulty:faulty_engine")
+    monkeypatch.setitem(ENGINES, "faulty", "faulty:FaultyEngine")
     recipe = Recipe(
         system="toy",
         device="cpu",

@@ -23,14 +23,23 @@ CALLS = {
 }
 
 
-def dangers(source: str) -> list[str]:
+ALLOWED = {  # who may reach the network, and with what
+    "sites/gate.py": {"httpx"},
+    "sites/call.py": {"http", "socket"},
+    "engines/flower/processes.py": {"socket"},
+}
+
+
+def dangers(source: str, allowed: frozenset[str] | set[str] = frozenset()) -> list[str]:
     """What a module must not hold, as `line: what`."""
     tree = ast.parse(source)
     aliases = dict(_aliases(tree))
     found = []
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
-        found += [f"{line}: import {name}" for name in _imports(node) if _banned(name)]
+        found += [
+            f"{line}: import {name}" for name in _imports(node) if _banned(name) and name.split(".")[0] not in allowed
+        ]
         if isinstance(node, ast.Name) and node.id in NAMES:
             found.append(f"{line}: {node.id}")
         name = _dotted(node, aliases)
@@ -44,6 +53,10 @@ def dangers(source: str) -> list[str]:
             if called.startswith(("subprocess.", "asyncio.create_subprocess_shell")) and _on(flags.get("shell")):
                 found.append(f"{line}: a shell")
     return found
+
+
+def _dangers_of(path: Path) -> list[str]:
+    return dangers(path.read_text(), ALLOWED.get(path.relative_to(ROOT).as_posix(), frozenset()))
 
 
 def _imports(node: ast.AST) -> list[str]:
@@ -81,7 +94,7 @@ def _on(flag: ast.expr | None) -> bool:
 
 def test_no_file_of_the_package_runs_code_from_data_or_reaches_the_network() -> None:
     assert len(FILES) > 50
-    found = [f"{path.relative_to(ROOT)}:{danger}" for path in FILES for danger in dangers(path.read_text())]
+    found = [f"{path.relative_to(ROOT)}:{danger}" for path in FILES for danger in _dangers_of(path)]
     assert not found, "\n".join(found)
 
 

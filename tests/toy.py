@@ -21,10 +21,13 @@ from fedreel.engines.local import LocalEngine
 
 
 class ToyPopulation(Population):
-    def __init__(self, clients: int, seed: int) -> None:
-        self.clients = tuple(f"c{i}" for i in range(clients))
+    def __init__(self, clients: int, seed: int, here: tuple[str, ...] | None = None) -> None:
+        everyone = tuple(f"c{i}" for i in range(clients))
+        self.clients = everyone if here is None else here
         self._data = {}
-        for i, name in enumerate(self.clients):
+        for i, name in enumerate(everyone):
+            if name not in self.clients:
+                continue
             g = torch.Generator().manual_seed(1000 * seed + i)
             x = torch.randn(12 + 4 * i, 2, generator=g) + 0.3 * i
             y = ((x[:, 0] * x[:, 1]) > 0.1 * i).long()
@@ -40,6 +43,12 @@ class ToyPopulation(Population):
     def describe(self) -> dict[str, Any]:
         counts = {c: [int((t.tensors[1] == k).sum()) for k in (0, 1)] for c, (t, _) in self._data.items()}
         return {"classes": ["no", "yes"], "train": counts, "test": counts}
+
+
+def _clients_there(data: Any) -> tuple[str, ...] | None:
+    """A folder with a file `clients.txt` holds only those clients: a site."""
+    file = Path(data.source) / "clients.txt" if data is not None else None
+    return tuple(file.read_text().split()) if file is not None and file.exists() else None
 
 
 class ToyNet(nn.Module):
@@ -59,7 +68,7 @@ class Toy(Task):
         return ToyNet(self.width)
 
     def population(self, data: Any, seed: int) -> Population:
-        return ToyPopulation(self.clients, seed)
+        return ToyPopulation(self.clients, seed, _clients_there(data))
 
     def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
         features = model.backbone(batch[0])

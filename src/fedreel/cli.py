@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Federated video understanding: train on video that may not leave its owners, then use the models.",
 )
-data_app = typer.Typer(no_args_is_help=True, help="Make, check and decode data.")
+data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, check and decode data.")
 app.add_typer(data_app, name="data")
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
@@ -221,10 +222,11 @@ def submit(
     from .config import load_recipe
 
     names = [name.strip() for name in sites.split(",") if name.strip()]
-    engine = {"name": "flower", "server": str(server.resolve()), **({"sites": names} if names else {})}
     given = load_recipe(recipe, list(set or []))
-    engine |= {k: v for k, v in given.engine.items() if given.engine["name"] == "flower" and k not in engine}
-    chosen = replace(given, engine=engine, seed=given.seed if seed is None else seed)
+    engine = {**given.engine, "name": "flower", "server": str(server.resolve())}
+    chosen = replace(
+        given, engine=engine | ({"sites": names} if names else {}), seed=seed if seed is not None else given.seed
+    )
     _run(chosen, out, resume, quiet)
 
 

@@ -9,8 +9,12 @@ import typer
 
 from .errors import FedreelError
 
-server_app = typer.Typer(no_args_is_help=True, help="The server that sites call: certificates, enrolled sites.")
-site_app = typer.Typer(no_args_is_help=True, help="A site that keeps its data: keys, policy, what left.")
+server_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="The server that sites call: certificates, enrolled sites."
+)
+site_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="A site that keeps its data: keys, policy, what left."
+)
 
 ServerPath = Annotated[Path, typer.Option("--server", help="The server's folder.")]
 SitePath = Annotated[Path, typer.Option("--site", help="The site's folder.")]
@@ -38,7 +42,7 @@ def server_init(
     ca: Annotated[Path | None, typer.Option(help="The CA that signed it.")] = None,
     renew: Annotated[bool, typer.Option("--renew", help="New server certificates under the CA that is there.")] = False,
 ) -> None:
-    """Make a server's folder: a CA and a server certificate, or takes given ones."""
+    """Make a server's folder: a CA and a server certificate, or with given ones."""
     from .sites import server
 
     if renew:

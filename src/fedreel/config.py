@@ -65,6 +65,7 @@ class DataConfig:
     """[data]: whose data, and how it is divided. `partition` names a partitioner and its settings."""
 
     source: str = "playground"  # or a folder
+    public: str = ""  # data of the server's own, for methods that use some: a source; empty: another playground world
     role: str = "videos"  # at real sites: which of its folders a site uses (its site.toml maps roles to folders)
     owner: str = ""  # whose the samples are that name no owner
     labels: tuple[str, ...] = ()  # class names in order; empty: those found, sorted

@@ -14,14 +14,21 @@ class Blueprint:
     """Server and clients build it from the same recipe and seed, each for itself: no initial model has to travel."""
 
     def __init__(self, task: Task, method: Method, seed: int, device: torch.device) -> None:
+        self._make = lambda: task.model().to(device)
         torch.manual_seed(seed)
-        self.model: nn.Module = task.model().to(device)
+        self.model: nn.Module = self._make()
         self.weights = bind(self.model)
         whole = self.weights.layout
         self.travelling: Layout = whole.only(method.travels)
         self.private: Layout = Layout(t for t in whole.tensors if t.name not in self.travelling.place)
         self.start: Weights = self.weights.take(self.travelling)  # what a server starts from
         self.initial: Weights = self.weights.take(self.private)  # a client's private tensors before its first order
+
+    def fresh(self, seed: int) -> Weights:
+        """The travelling tensors of another model of the same kind, initialised under another seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return bind(self._make()).take(self.travelling)
 
     @property
     def parameters(self) -> int:

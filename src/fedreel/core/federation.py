@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..errors import RunError
 from .admission import Admission
 from .engine import Engine
 from .method import Method
+from .task import Examples
 from .update import ASK, EVALUATE, TRAIN, Failure, Order, Update, Value
 from .weights import Weights
 
@@ -66,7 +68,9 @@ class Federation:
         *,
         watchers: Sequence[Watcher] = (),
         progress: Progress | None = None,
+        public: Callable[[], Examples | None] = lambda: None,
     ) -> None:
+        self._public = public
         self._engine, self._method, self.config, self.seed = engine, method, config, seed
         self._watchers = watchers
         self._admission = Admission(engine.blueprint.travelling, config.max_change)
@@ -99,6 +103,18 @@ class Federation:
     def memory(self) -> dict[str, Any]:
         """What the server remembers between rounds beside its models: numbers, text, lists, weights. Checkpointed."""
         return self.progress.memory
+
+    @cached_property
+    def public(self) -> Examples:
+        """The server's own data, which nobody has to protect."""
+        found = self._public()
+        if found is None:
+            raise RunError("this method needs public data at the server, and the task has none", hint="see data.public")
+        return found
+
+    def fresh(self, number: int) -> Weights:
+        """A newly initialised model, another for every number: for methods that keep several."""
+        return self._engine.blueprint.fresh(self.seed + 7919 * number)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
         """The result of `make`, computed once in a run and remembered over a resume (clusters, groups, a roster)."""
@@ -133,16 +149,17 @@ class Federation:
         """Every client trains from `weights` (or gets several models by name); updates come in the clients' order."""
         return self.train_chains([[c] for c in clients], weights, **args)
 
+    def train_own(self, models: Mapping[str, Weights], **args: Value) -> Iterator[Update]:
+        """Every client trains its own of several global models: client -> weights."""
+        return self._trained([_Chain(deque([c]), {GLOBAL: w}) for c, w in models.items()], args)
+
     def train_chains(
         self, chains: Sequence[Sequence[str]], weights: Weights | Mapping[str, Weights], **args: Value
     ) -> Iterator[Update]:
         """Clients of a chain train one after another, each from its predecessor's model; chains run side by side where
         the engine can. Updates come by place in the chain, then by chain."""
         models = weights if not isinstance(weights, Weights) else {GLOBAL: weights}
-        lanes = [_Chain(deque(chain), models) for chain in chains]
-        for update in self._stream(TRAIN, lanes, args):
-            self._round_stats.trained(update)
-            yield update
+        return self._trained([_Chain(deque(chain), models) for chain in chains], args)
 
     def ask(
         self,
@@ -181,6 +198,11 @@ class Federation:
             watcher.record(self.round, phase, values)
 
     # behind it
+
+    def _trained(self, lanes: list[_Chain], args: Mapping[str, Value]) -> Iterator[Update]:
+        for update in self._stream(TRAIN, lanes, args):
+            self._round_stats.trained(update)
+            yield update
 
     def _stream(
         self, kind: str, lanes: list[_Chain], args: Mapping[str, Value], question: str = ""

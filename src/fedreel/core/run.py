@@ -74,7 +74,15 @@ def run(
             with ProgressLine(recipe.system or recipe.method["name"], recipe.round.rounds) as line:
                 # the folder's round_done is the commit: last, so that all else of the round is written before it
                 watchers: list[Watcher] = [*(make(out) for make in trackers), *([] if quiet else [line]), folder]
-                fed = Federation(engine, method, recipe.round, recipe.seed, watchers=watchers, progress=progress)
+                fed = Federation(
+                    engine,
+                    method,
+                    recipe.round,
+                    recipe.seed,
+                    watchers=watchers,
+                    progress=progress,
+                    public=lambda: task.public(recipe.data, recipe.data.seed),
+                )
                 if progress is None:
                     fed.record("partition", **engine.describe())
                 method.run(fed)

@@ -158,7 +158,7 @@ class RunDir(Watcher):
         return lock
 
     def _same_recipe(self, before: Recipe) -> None:
-        old, new = _flat(as_table(before)), _flat(as_table(self.recipe))
+        old, new = (_flat({**as_table(r), "engine": r.engine["name"]}) for r in (before, self.recipe))
         differ = [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in sorted({*old, *new}) if old.get(k) != new.get(k)]
         if differ:
             raise RunError(

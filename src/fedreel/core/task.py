@@ -137,6 +137,11 @@ class Task(ABC):
     def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
         """Mean metrics over the examples, plus their number as `n`."""
 
+    def public(self, data: Any, seed: int) -> Examples | None:
+        """Data of the server's own that nobody has to protect, from the recipe's data.public; None if the task has
+        no use for any."""
+        return None
+
     def augment(self, batch: Batch) -> Batch:
         """A training batch as it goes into the forward pass, changed on the device (crops, flips, ...)."""
         return batch

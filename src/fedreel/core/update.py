@@ -66,7 +66,7 @@ class Update:
 @dataclass(slots=True)
 class Failure:
     """An order that brought no usable update. Reasons: error, timeout, not-finite, names, shape, dtype, norm, range,
-    stale, duplicate, policy."""
+    stale, duplicate, policy; at real sites also offline, rubbish."""
 
     round: int
     step: int

@@ -107,10 +107,10 @@ def _check_known(clips: Sequence[lists.Clip], config: DataConfig, field: str, hi
     without = [clip.path for clip in clips if not getattr(clip, field)]
     if without:
         raise DataError(
-            f"{len(without)} of {len(clips)} clips have no {field}",
+            f"some clips have no {field}",
             where=config.source,
             expected=f"OWNER/CLASS/clip.mp4, or a column `{field}` in index.csv",
-            found=without[0],
+            found=f"{len(without)} of {len(clips)}, the first is {without[0]}",
             hint=hint,
         )
 

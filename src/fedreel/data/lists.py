@@ -155,7 +155,11 @@ def _from_row(row: dict[str, str | None], where: str) -> Clip:
 def _split(word: str, where: str) -> str:
     if word and word.lower() not in SPLITS:
         raise DataError(
-            f"'{word}' is not a split", where=where, expected="train, val or test", hint=nearest(word.lower(), SPLITS)
+            "a clip is of no known split",
+            found=word,
+            where=where,
+            expected="train, val or test",
+            hint=nearest(word.lower(), SPLITS),
         )
     return SPLITS.get(word.lower(), "")
 

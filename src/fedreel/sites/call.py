@@ -46,6 +46,8 @@ def call_server(server: str, ca: Path, public_key: str, timeout: float = 10) -> 
         found = json.loads(answer.read(1 << 16)) if answer.status == 200 else {}
     except ssl.SSLCertVerificationError as error:
         raise _distrust(error, server, ca) from error
+    except http.client.RemoteDisconnected:  # over TLS, and without a word
+        found = {}
     except (ssl.SSLError, ConnectionResetError) as error:
         raise FedreelError(
             "the server does not speak TLS",
@@ -64,7 +66,7 @@ def call_server(server: str, ca: Path, public_key: str, timeout: float = 10) -> 
         found = {}
     finally:
         connection.close()
-    if "enrolled" not in found:
+    if not isinstance(found, dict) or "enrolled" not in found:
         raise FedreelError("what answers there is not a fedreel server", where=server, hint="check address and port")
     return found
 
@@ -99,7 +101,7 @@ def _distrust(error: ssl.SSLCertVerificationError, server: str, ca: Path) -> Fed
             "the server's certificate is for another host",
             where=server,
             found=error.verify_message,
-            hint="use the name it was made for, or make one for this name: fedreel server init --host NAME",
+            hint="use the name it was made for, or add this one to `hosts` in server.toml: fedreel server init --renew",
         )
     return FedreelError(
         "the server's certificate is not signed by your CA",

@@ -6,6 +6,7 @@ and answers `/fedreel/hello` itself."""
 
 from __future__ import annotations
 
+import re
 import ssl
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from .. import __version__
 from .server import ServerFolder
 
 _MOST = 64 << 20  # bytes of one request; Flower sends arrays in pieces of 5 MB
+_FLEET = re.compile(r"/v1/fleet(/[A-Za-z0-9_-]+)+")
 _DROPPED = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "te", "upgrade", "trailers"}
 
 
@@ -29,6 +31,9 @@ def make_app(folder: Path, link: str, verify: ssl.SSLContext) -> Starlette:
     client = httpx.AsyncClient(base_url=link, verify=verify, timeout=120, trust_env=False)
 
     async def fleet(request: Request) -> Response:
+        path = request.scope["path"]
+        if not _FLEET.fullmatch(path):  # no dots: the client behind this would resolve them
+            return Response("not found", 404)
         if int(request.headers.get("content-length") or 0) > _MOST:
             return Response("too large", 413)
         body = bytearray()
@@ -37,7 +42,6 @@ def make_app(folder: Path, link: str, verify: ssl.SSLContext) -> Starlette:
             if len(body) > _MOST:
                 return Response("too large", 413)
         headers = [(k, v) for k, v in request.headers.items() if k not in _DROPPED]
-        path = request.url.path
         try:
             answer = await client.request(request.method, path, content=bytes(body), headers=headers)
         except httpx.HTTPError:

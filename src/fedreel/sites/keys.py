@@ -12,6 +12,7 @@ from ..errors import FedreelError, RunError
 
 try:
     from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -49,6 +50,22 @@ def make_server_certificate(folder: Path, hosts: Sequence[str], days: float = SE
     signed = builder.sign(ca_key, hashes.SHA384())  # type: ignore[arg-type]
     _write_private(folder / "server.key", _pem(key))
     (folder / "server.crt").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+
+
+def check_hosts(hosts: Sequence[str]) -> list[str]:
+    """Raise unless a certificate can be made for these names and addresses."""
+    for host in hosts:
+        try:
+            if not host or host != host.strip() or "/" in host or (":" in host.replace("::", "") and "." in host):
+                raise ValueError("not a name or an address")
+            _host(host)
+        except ValueError as error:
+            raise FedreelError(
+                f"'{host}' cannot be a host in a certificate",
+                found=str(error),
+                expected="a DNS name in ASCII (xn--... for others) or an IP address, without port",
+            ) from error
+    return list(hosts)
 
 
 def check_server_certificate(certificate: Path, key: Path, ca: Path) -> list[str]:
@@ -94,7 +111,7 @@ def read_site_key(path: Path) -> tuple[str, str]:
         text = path.read_text().strip()
         kind, body, *comment = text.split(None, 2)
         key = serialization.load_ssh_public_key(f"{kind} {body}".encode())
-    except (OSError, ValueError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise FedreelError(
             "this is not a site's public key", where=str(path), expected="a site.pub", found=str(error)[:100]
         ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pwd
 import shutil
 import signal
 import sys
@@ -30,20 +31,19 @@ def start(site: SiteFolder, say: Callable[[str], None], user: str | None = None)
     sockets = Path(tempfile.mkdtemp(prefix="fedreel-"))
     processes = Processes()
     try:
-        if user is not None:
-            shutil.chown(sockets, user)
-        worker = _start_worker(site, sockets, processes)
-        node = _connect(site, sockets, processes, user, say, _CONNECT)
+        home = _home(site, sockets, user)
+        worker = _start_worker(site, sockets, processes, user)
+        node = _connect(site, sockets, home, processes, user, say, _CONNECT)
         say(f"Site '{site.config.name}' is connected to {site.config.server} and waits for work. Ctrl-C ends it.")
         say(f"What leaves is written down: fedreel ledger {site.path}")
         while True:
             time.sleep(0.3)
             if worker.poll() is not None:
                 say(f"the worker ended ({worker.returncode}) and is started again; see {site.path / 'worker.log'}")
-                worker = _start_worker(site, sockets, processes)
+                worker = _start_worker(site, sockets, processes, user)
             if node.poll() is not None:
                 say(f"the connection ended ({node.returncode}) and is made again; see {site.path / 'node.log'}")
-                node = _connect(site, sockets, processes, user, say, math.inf)
+                node = _connect(site, sockets, home, processes, user, say, math.inf)
                 say("connected again")
     finally:
         processes.end()
@@ -69,14 +69,20 @@ def greet(site: SiteFolder, say: Callable[[str], None]) -> None:
 
 
 def _connect(
-    site: SiteFolder, sockets: Path, processes: Processes, user: str | None, say: Callable[[str], None], wait: float
+    site: SiteFolder,
+    sockets: Path,
+    home: Path,
+    processes: Processes,
+    user: str | None,
+    say: Callable[[str], None],
+    wait: float,
 ) -> Popen[bytes]:
     """Start the SuperNode until it is in. The SuperLink lets a node in again only when it has missed its heartbeats,
     a minute after the node was killed; and a server may be away."""
     deadline, told = time.monotonic() + wait, False
     while True:
         before = _size(site.path / "node.log")
-        node = _start_node(site, sockets, processes, user)
+        node = _start_node(site, sockets, home, processes, user)
         if _is_in(site.path / "node.log", before, node):
             return node
         if time.monotonic() > deadline:
@@ -98,23 +104,36 @@ def _ask_again(site: SiteFolder, say: Callable[[str], None]) -> None:
             raise
 
 
-def _start_worker(site: SiteFolder, sockets: Path, processes: Processes) -> Popen[bytes]:
-    arguments = {"folder": str(site.path), "data": site.config.data, "socket": str(sockets / "s")}
+def _home(site: SiteFolder, sockets: Path, user: str | None) -> Path:
+    """Flower's folder, with the site's key. For another user it is a folder of that user's own, made and given away
+    before anything of theirs runs; the folder of the sockets stays ours."""
+    if user is None:
+        (site.path / "flower").mkdir(exist_ok=True)
+        return site.path / "flower"
+    if os.geteuid() != 0:
+        raise FedreelError("only root can run Flower's processes as another user", found="--node-user")
+    try:
+        group = pwd.getpwnam(user).pw_gid
+    except KeyError as error:
+        raise FedreelError(f"there is no user '{user}' here", hint="adduser --system NAME makes one") from error
+    home = sockets / "flower"
+    home.mkdir(mode=0o700)
+    shutil.copyfile(site.path / "site.key", home / "site.key")
+    os.chmod(home / "site.key", 0o400)
+    os.chmod(sockets, 0o711)
+    for path in (home / "site.key", home):
+        shutil.chown(path, user, group)
+    return home
+
+
+def _start_worker(site: SiteFolder, sockets: Path, processes: Processes, user: str | None) -> Popen[bytes]:
+    arguments = {"folder": str(site.path), "data": site.config.data, "socket": str(sockets / "s"), "user": user}
     command = [sys.executable, "-m", "fedreel.sites.worker", json.dumps(arguments)]
     return processes.start(command, site.path / "worker.log")
 
 
-def _start_node(site: SiteFolder, sockets: Path, processes: Processes, user: str | None) -> Popen[bytes]:
-    home, key = site.path / "flower", site.path / "site.key"
-    if user is not None:  # a home and a key of its own, outside the site's folder
-        home, key = sockets / "flower", sockets / "site.key"
-        key.unlink(missing_ok=True)
-        shutil.copyfile(site.path / "site.key", key)
-        os.chmod(key, 0o400)
-        shutil.chown(key, user)
-    home.mkdir(exist_ok=True)
-    if user is not None:
-        shutil.chown(home, user)
+def _start_node(site: SiteFolder, sockets: Path, home: Path, processes: Processes, user: str | None) -> Popen[bytes]:
+    key = site.path / "site.key" if user is None else home / "site.key"
     command = [program("flower-supernode"), "--root-certificates", site.config.ca, "--superlink", site.config.server]
     command += ["--host", "127.0.0.1", "--port", str(free_port()), "--auth-supernode-private-key", str(key)]
     command += ["--node-config", f'socket="{sockets / "s"}"']

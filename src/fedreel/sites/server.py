@@ -58,12 +58,12 @@ class ServerFolder:
         return ServerFolder(path, build(ServerConfig, read_toml(path / "server.toml"), str(path / "server.toml")))
 
     def sites(self) -> dict[str, dict[str, Any]]:
-        """Enrolled sites: name -> public key, and the node id if the SuperLink knows it."""
+        """Enrolled sites: name -> public key and node id (None: the SuperLink has not been told; "": it refused)."""
         found = {}
         for path in sorted((self.path / "sites").glob("*.pub")):
             key, name = keys.read_site_key(path)
             note = path.with_suffix(".json")
-            found[name] = {"key": key, "node": json.loads(note.read_text())["node"] if note.exists() else ""}
+            found[name] = {"key": key, "node": None, **(json.loads(note.read_text()) if note.exists() else {})}
         return found
 
     def wanted(self, names: Sequence[str]) -> dict[str, str]:
@@ -81,7 +81,11 @@ class ServerFolder:
         chosen = {name: site["node"] for name, site in sites.items() if not names or name in names}
         unknown = [name for name, node in chosen.items() if not node]
         if unknown:
-            raise RunError(f"the site '{unknown[0]}' waits for the server to start", hint="fedreel server start")
+            raise RunError(
+                f"the site '{unknown[0]}' is not known to the running server",
+                found=sites[unknown[0]].get("problem", "the server has not been started since it was enrolled"),
+                hint="fedreel server start",
+            )
         return chosen
 
     @property
@@ -99,13 +103,14 @@ class ServerFolder:
         answer = self.flwr("supernode", "list", "fedreel")
         return {row["node-id"]: row for row in answer["nodes"]}
 
-    def register(self, name: str) -> str:
-        """Tell the running SuperLink of an enrolled key; returns the node's id."""
+    def register(self, name: str) -> None:
+        """Tell the running SuperLink of an enrolled key, and note the node's id or why it was refused."""
         path = self.path / "sites" / f"{name}.pub"
-        answer = self.flwr("supernode", "register", str(path), "fedreel", "--name", name)
-        node = str(answer["node-id"])
-        write_atomic(path.with_suffix(".json"), json.dumps({"node": node}))
-        return node
+        try:
+            note = {"node": str(self.flwr("supernode", "register", str(path), "fedreel", "--name", name)["node-id"])}
+        except RunError as error:
+            note = {"node": "", "problem": error.found}
+        write_atomic(path.with_suffix(".json"), json.dumps(note))
 
     def note_job(self, run: str, out: Path) -> None:
         """For `fedreel status`."""
@@ -141,8 +146,8 @@ def init(
     """Make a server's folder: a CA with a server certificate, or given (certificate, key, CA)."""
     if (path / "server.toml").exists():
         raise FedreelError("there is a server here already", where=str(path), hint="--renew makes a new certificate")
-    if given:
-        hosts = keys.check_server_certificate(*given)
+    hosts = keys.check_server_certificate(*given) if given else keys.check_hosts(hosts)
+    config = ServerConfig(tuple(hosts), port, listen, free_port())
     path.mkdir(parents=True, exist_ok=True)
     for folder in ("inner", "sites", "flower"):
         (path / folder).mkdir(exist_ok=True)
@@ -156,7 +161,6 @@ def init(
         keys.make_server_certificate(path, hosts)
     keys.make_ca(path / "inner", "fedreel loopback CA")
     keys.make_server_certificate(path / "inner", ["127.0.0.1", "localhost"])
-    config = ServerConfig(tuple(hosts), port, listen, free_port())
     write_atomic(path / "server.toml", tomli_w.dumps({**asdict(config), "hosts": list(hosts)}))
     return ServerFolder.open(path)
 
@@ -190,8 +194,18 @@ def enroll(folder: ServerFolder, public_key: Path, name: str | None = None) -> s
             )
     write_atomic(folder.path / "sites" / f"{name}.pub", f"{key} {name}\n")
     deadline = time.monotonic() + _START
-    while folder.running and time.monotonic() < deadline and not folder.sites()[name]["node"]:
+    while folder.running and time.monotonic() < deadline and folder.sites()[name]["node"] is None:
         time.sleep(0.2)  # the running server sees the new key
+    problem = folder.sites()[name].get("problem")
+    if problem:
+        for suffix in (".pub", ".json"):
+            (folder.path / "sites" / f"{name}{suffix}").unlink(missing_ok=True)
+        raise RunError(
+            "the server does not take this key",
+            where=str(public_key),
+            found=problem,
+            hint="a key that was expelled stays out: the site makes a new one in a new folder, fedreel site init",
+        )
     return name
 
 
@@ -225,7 +239,7 @@ def start(folder: ServerFolder, say: Callable[[str], None]) -> None:
             say(f"Give them {folder.path / 'ca.crt'}. Then: fedreel submit RECIPE --out DIR --server {folder.path}")
             while True:
                 time.sleep(0.5)
-                if any(not site["node"] for site in folder.sites().values()):
+                if any(site["node"] is None for site in folder.sites().values()):
                     _register_missing(folder)
                 for name, process in parts.items():
                     if process.poll() is not None:
@@ -273,8 +287,13 @@ def _start_part(folder: ServerFolder, processes: Processes, name: str) -> subpro
 
 def _register_missing(folder: ServerFolder) -> None:
     known: Mapping[str, Mapping[str, str]] = folder.nodes()
-    for name, site in folder.sites().items():
-        if site["node"] not in known:
+    sites = folder.sites()
+    for node in {n for n, row in known.items() if row.get("status") != "unregistered"} - {
+        site["node"] for site in sites.values()
+    }:
+        folder.flwr("supernode", "unregister", node, "fedreel")  # expelled while the server was down
+    for name, site in sites.items():
+        if site["node"] != "" and site["node"] not in known:
             folder.register(name)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 import traceback
 from multiprocessing.connection import Listener
@@ -14,13 +16,16 @@ from .site import SiteFolder
 
 
 def main() -> None:
-    """Answer frames, one after another, until terminated. The arguments are JSON: folder, data, socket."""
+    """Answer frames, one after another, until terminated. The arguments are JSON: folder, data, socket, user."""
     arguments = json.loads(sys.argv[1])
     site = SiteFolder.open(Path(arguments["folder"]), arguments["data"])
     workplace = Workplace(site.worker, site.config.name, _tell, site.runs)
     socket = Path(arguments["socket"])
     socket.unlink(missing_ok=True)
     with Listener(str(socket), "AF_UNIX") as listener:
+        os.chmod(socket, 0o600)
+        if arguments["user"] is not None:  # who alone may give us work
+            shutil.chown(socket, arguments["user"])
         while True:
             with listener.accept() as pipe:
                 try:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from .wire import Result, pack_orders, unpack_results
 _MESSAGE_BYTES = 256 << 20  # of one message's answer; a node's orders beyond that go into another
 _TTL = 7 * 86400.0  # seconds after which Flower forgets a message
 _LOOK = 5.0  # seconds between two looks at who is there
+_AGAIN = 1800.0  # seconds after which an unanswered message is sent again: a site knows an order it has carried out
 _GRACE = 60.0  # seconds beyond an order's own limit: transport, and a process to start
 
 
@@ -40,21 +42,33 @@ class _Message:
     frame: Frame
     deadline: float | None
     came: str = ""  # when the node had come at the time of sending
-    away_since: float | None = field(default=None)
+    away_since: float | None = None
+    sent: float = 0.0
 
 
 class Transport:
     """Sends orders, re-sends them to nodes that came back, and gives each order exactly one result."""
 
-    def __init__(self, job: Job, link: Link, answer_bytes: int, patience: float, **head: Any) -> None:
+    def __init__(
+        self,
+        job: Job,
+        link: Link,
+        answer_bytes: int,
+        patience: float,
+        here: Mapping[str, str] | None = None,
+        **head: Any,
+    ) -> None:
+        """`here` are the nodes that are there, with the times when they came."""
         self.link, self.patience = link, patience
         self._most = max(1, _MESSAGE_BYTES // max(1, answer_bytes))  # orders in one message
         self._head = {"type": "orders", "run": job.run, "life": job.life, "recipe": as_table(job.recipe), **head}
         self._waiting: dict[str, list[Order]] = {}
         self._under_way: dict[int, _Message] = {}
         self._results: deque[Result] = deque()
-        self._here: dict[str, str] = {}
-        self._looked, self._looking = 0.0, 0
+        self._here = dict(here or {})
+        self._gone: set[str] = set()  # nodes that an order waited for in vain, until they are seen again
+        self._numbers = itertools.count(1)  # negative keys of what waits for its node, positive ones are the link's
+        self._looked, self._looking, self._lost = 0.0, 0, False
 
     def submit(self, node: str, order: Order) -> None:
         self._waiting.setdefault(node, []).append(order)
@@ -63,6 +77,8 @@ class Transport:
         """One result; None if nothing is under way."""
         while not self._results:
             try:
+                if self._lost:
+                    self._reconnect()
                 self._send_waiting()
                 if not self._under_way:
                     return None
@@ -72,24 +88,29 @@ class Transport:
                     self._take(frame)
                 self._give_up()
             except Lost:
-                self._reconnect()
+                self._lost = True  # perhaps while it was being mended
         return self._results.popleft()
 
     def _send_waiting(self) -> None:
         for node in list(self._waiting):
-            orders = self._waiting.pop(node)
-            for start in range(0, len(orders), self._most):
-                some = orders[start : start + self._most]
+            while orders := self._waiting[node]:
+                some, self._waiting[node] = orders[: self._most], orders[self._most :]
                 limits = [o.limit for o in some if o.limit is not None]
                 deadline = time.monotonic() + sum(limits) + _GRACE if len(limits) == len(some) else None
-                self._send(_Message(node, some, pack_orders(some, **self._head), deadline))
+                message = _Message(node, some, pack_orders(some, **self._head), deadline)
+                if node in self._gone:  # it had its time before: a look whether it is back must do
+                    message.away_since = time.monotonic() - self.patience + 2 * _LOOK
+                    self._under_way[-next(self._numbers)] = message
+                else:
+                    self._send(message)
+            del self._waiting[node]
 
     def _send(self, message: _Message) -> None:
-        message.came = self._here.get(message.node, "")
+        message.came, message.sent = self._here.get(message.node, ""), time.monotonic()
         try:
             number = self.link.send("send", content=message.frame, node=message.node, ttl=_TTL)
         except Lost:
-            self._under_way[-1 - len(self._under_way)] = message  # sent again after the reconnection
+            self._under_way[-next(self._numbers)] = message  # sent again after the reconnection
             raise
         self._under_way[number] = message
 
@@ -103,14 +124,14 @@ class Transport:
             return  # given up before, or answered twice
         if what == "reply":
             content = Frame(frame.head["content"], frame.arrays)
-            problem = content.head.get("problem")
+            problem = content.head.get("problem") if isinstance(content.head, dict) else None
             if problem is None:
                 self._results += unpack_results(content, message.orders)
             else:
                 self._fail(message, "error", str(problem)[:2000])
         elif message.node not in self._here or "unavailable" in frame.head["reason"].lower():
             message.away_since = message.away_since or time.monotonic()
-            self._under_way[-number] = message  # until it is back, or patience ends
+            self._under_way[-next(self._numbers)] = message  # until it is back, or patience ends
         else:
             self._fail(message, "error", frame.head["reason"])
 
@@ -122,14 +143,15 @@ class Transport:
 
     def _saw(self, here: dict[str, str]) -> None:
         self._here, self._looking, self._looked = here, 0, time.monotonic()
+        self._gone -= set(here)
         for number, message in list(self._under_way.items()):
             came = here.get(message.node)
             if came is None:
                 message.away_since = message.away_since or time.monotonic()
-            elif number < 0 or (message.came and came != message.came):
-                del self._under_way[number]
+            elif number < 0 or (message.came and came != message.came) or time.monotonic() - message.sent > _AGAIN:
                 if number > 0:
                     self.link.send("drop", number=number)
+                del self._under_way[number]
                 message.away_since = None
                 self._send(message)
             else:
@@ -142,10 +164,11 @@ class Transport:
             away = message.away_since is not None and now - message.away_since > self.patience
             if not late and not away:
                 continue
-            del self._under_way[number]
             if number > 0:
                 self.link.send("drop", number=number)
+            del self._under_way[number]
             if away:
+                self._gone.add(message.node)
                 self._fail(message, "offline", f"the site was away for more than {self.patience:g} s")
             else:
                 self._fail(message, "timeout", f"no answer within {message.orders[0].limit:g} s for an order")
@@ -158,10 +181,11 @@ class Transport:
         self.link.connect(max(self.patience, 600.0))
         messages = list(self._under_way.values())
         self._under_way, self._here, self._looking = {}, {}, 0
-        for n, message in enumerate(messages, 1):
-            self._under_way[-n] = message
+        for message in messages:
+            self._under_way[-next(self._numbers)] = message
         self._here = self.link.nodes()
         self._saw(self._here)
+        self._lost = False
 
 
 class FlowerEngine:
@@ -171,7 +195,7 @@ class FlowerEngine:
         self.blueprint = made
         self.roster, self.clients, self.slots = roster, roster.clients, max(1, len(roster.clients))
         self._link = link
-        self._transport = Transport(job, link, made.travelling.nbytes, patience)
+        self._transport = Transport(job, link, made.travelling.nbytes, patience, link.nodes())
 
     @classmethod
     def begin(
@@ -189,6 +213,9 @@ class FlowerEngine:
             roster = call_roster(job, link, made.travelling.id, folder.wanted(sites), wait)
             folder.note_job(job.run, job.out)
             return cls(job, made, link, roster, patience)
+        except Lost as lost:
+            link.close()
+            raise RunError("the server went away while sites were asked", where=server, hint="start it again") from lost
         except BaseException:
             link.close()
             raise
@@ -217,44 +244,20 @@ class FlowerEngine:
         self._link.close()
 
 
-class FlowerSimEngine:
-    """Flower's simulation: Ray actors on this machine or, with `address`, on a running Ray cluster whose hosts see the
-    same folders."""
+class Simulation:
+    """A running simulation: SuperLink and Ray actors. Several jobs may use it, one after another."""
 
-    def __init__(self, job: Job, population: Population, actors: int, address: str, threads: int) -> None:
-        self.blueprint = Blueprint(job.task, job.method, job.recipe.seed, job.device)
-        self._population, self.clients = population, population.clients
-        self.slots = max(1, len(self.clients))
+    def __init__(self, nodes: int, *, actors: int = 0, address: str = "", threads: int = 0) -> None:
+        self.threads = threads or torch.get_num_threads()
         self._processes = Processes()
         self._home = tempfile.TemporaryDirectory(prefix="fedreel-")
         self._link: Link | None = None
         try:
-            self._link = self._start(actors, address, threads)
-            self._nodes = sorted(self._link.nodes(120))
+            self.link = self._link = self._start(nodes, actors, address)
+            self.nodes = sorted(self.link.nodes(120))
         except BaseException:
             self.close()
             raise
-        head = {"out": str(job.out.resolve()), "threads": threads}
-        self._transport = Transport(job, self._link, self.blueprint.travelling.nbytes, 60.0, **head)
-
-    @classmethod
-    def begin(cls, job: Job, actors: int = 0, address: str = "", threads: int = 0) -> FlowerSimEngine:
-        """`actors` at once (0: as many as the cores allow), each with `threads` of torch (0: as many as this process
-        has, which makes results bit-identical to the local engine's; 1 is faster for small models on many cores)."""
-        return cls(job, job.population(), actors, address, threads or torch.get_num_threads())
-
-    def describe(self) -> dict[str, Any]:
-        return self._population.describe()
-
-    def submit(self, order: Order) -> None:
-        at = self.clients.index(order.client) if order.client in self.clients else 0
-        self._transport.submit(self._nodes[at % len(self._nodes)], order)
-
-    def next(self) -> Result | None:
-        return self._transport.next()
-
-    def sync(self) -> None:
-        """Actors force to disk what they keep before they answer."""
 
     def close(self) -> None:
         self._processes.remember()
@@ -263,22 +266,65 @@ class FlowerSimEngine:
         self._processes.end()
         self._home.cleanup()
 
-    def _start(self, actors: int, address: str, threads: int) -> Link:
+    def _start(self, nodes: int, actors: int, address: str) -> Link:
         home, port = Path(self._home.name), free_port()
         env = quiet_environment(home)
         if address:
             env["RAY_ADDRESS"] = address
         log = home / "superlink.log"
-        command = ["flower-superlink", "--simulation", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
+        command = ["--simulation", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
         command += ["--disable-runtime-dependency-installation"]
-        self._processes.start([program(command[0]), *command[1:]], log, env)
+        self._processes.start([program("flower-superlink"), *command], log, env)
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "fedreel"\n\n[superlink.fedreel]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
         )
         cores = os.cpu_count() or 1
-        each = max(1, cores // actors) if actors else min(cores, threads)
-        settings = f"num-supernodes={max(1, len(self.clients))} client-resources-num-cpus={each}"
+        each = max(1, cores // actors) if actors else min(cores, self.threads)
+        settings = f"num-supernodes={nodes} client-resources-num-cpus={each}"
         try:
             return Link(home, options=("--federation-config", settings), wait=60, log=log)
         except RunError as error:
             raise RunError("the simulation did not start", found=f"{error.found}\n{last_lines(log)}") from error
+
+
+class FlowerSimEngine:
+    """Flower's simulation: Ray actors on this machine or on a running Ray cluster whose hosts see the same folders."""
+
+    def __init__(self, job: Job, population: Population, simulation: Simulation) -> None:
+        self.blueprint = Blueprint(job.task, job.method, job.recipe.seed, job.device)
+        self._population, self.clients, self._simulation = population, population.clients, simulation
+        self.slots = max(1, len(self.clients))
+        self._transport = Transport(
+            job,
+            simulation.link,
+            self.blueprint.travelling.nbytes,
+            60.0,
+            out=str(job.out.resolve()),
+            threads=simulation.threads,
+        )
+
+    @classmethod
+    def begin(cls, job: Job, actors: int = 0, address: str = "", threads: int = 0) -> FlowerSimEngine:
+        """`actors` at once (0: as many as the cores allow), each with `threads` of torch (0: as many as this process
+        has, which makes results bit-identical to the local engine's; 1 is faster for small models on many cores).
+        `address` is that of a running Ray cluster."""
+        population = job.population()
+        nodes = max(1, len(population.clients))
+        return cls(job, population, Simulation(nodes, actors=actors, address=address, threads=threads))
+
+    def describe(self) -> dict[str, Any]:
+        return self._population.describe()
+
+    def submit(self, order: Order) -> None:
+        at = self.clients.index(order.client) if order.client in self.clients else 0
+        nodes = self._simulation.nodes
+        self._transport.submit(nodes[at % len(nodes)], order)
+
+    def next(self) -> Result | None:
+        return self._transport.next()
+
+    def sync(self) -> None:
+        """Actors force to disk what they keep before they answer."""
+
+    def close(self) -> None:
+        self._simulation.close()

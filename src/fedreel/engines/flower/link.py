@@ -22,6 +22,8 @@ APP = """
 [project]
 name = "fedreel-relay"
 version = "1.0.0"
+description = "Carries frames between fedreel's processes"
+license = "Apache-2.0"
 dependencies = ["flwr>=1.41.0"]
 
 [tool.flwr.app]
@@ -160,5 +162,7 @@ class Link:
         try:
             while True:
                 events.put(receive(pipe))
-        except (EOFError, OSError):
+        except (EOFError, OSError, ValueError):
+            pass
+        finally:
             events.put(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import pwd
 import secrets
 import signal
 import socket
@@ -42,6 +43,8 @@ class Processes:
                 env={**(quiet_environment() if env is None else env), _MARK: self.mark},
                 start_new_session=True,
                 user=user,
+                group=pwd.getpwnam(user).pw_gid if user else None,
+                extra_groups=[] if user else None,
                 preexec_fn=_die_with_parent,
             )
         self._started.append(process)
@@ -102,7 +105,7 @@ def quiet_environment(home: Path | None = None) -> dict[str, str]:
     """Our environment, with Flower and Ray kept from calling home and from installing anything."""
     env = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
     env |= {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    env |= {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
+    env |= {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.4"}
     bin_folder = str(Path(sys.executable).parent)
     env["PATH"] = bin_folder + os.pathsep + env.get("PATH", "")  # Flower starts its helpers by name
     if home is not None:

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from .pipe import Frame, receive, send
 
-_POLL = 0.1  # seconds between two looks for replies
+_POLL = 0.3  # seconds between two looks for replies
 _WORKER_START = 120  # seconds that a site's worker may take to start
 _DEATHS = 3  # how often a worker may die over one frame
 
@@ -31,7 +31,7 @@ def serve(grid: Grid, context: Context) -> None:
         open_: dict[str, int] = {}
         try:
             while True:
-                while pipe.poll(0 if open_ else 10 * _POLL):
+                while pipe.poll(0 if open_ else 3 * _POLL):
                     _obey(grid, pipe, receive(pipe), open_)
                 for reply in grid.pull_messages(list(open_)) if open_ else ():
                     number = open_.pop(reply.metadata.reply_to_message_id, None)
@@ -97,7 +97,7 @@ def _reply(reply: Message, number: int) -> Frame:
         return Frame({"what": "error", "number": number, "reason": f"{reply.error.code}: {reply.error.reason}"})
     try:
         frame = unwrap(reply.content)
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         return Frame({"what": "error", "number": number, "reason": f"rubbish: {type(error).__name__}"})
     return Frame({"what": "reply", "number": number, "content": frame.head}, frame.arrays)
 

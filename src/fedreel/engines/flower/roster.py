@@ -47,6 +47,7 @@ def call_roster(job: Job, link: Link, layout: str, wanted: Mapping[str, str], wa
 
 def make_roster(wanted: Mapping[str, str], answers: Mapping[str, Mapping[str, Any]]) -> Roster:
     """The roster of what sites answered, or an error with every reason against it."""
+    answers = {site: a if isinstance(a, dict) else {} for site, a in answers.items()}
     problems = {site: str(a["problem"]) for site, a in answers.items() if "problem" in a}
     fit = {site: a for site, a in answers.items() if site not in problems}
     problems |= {site: "its answer cannot be read" for site, a in fit.items() if not _readable(a)}
@@ -81,7 +82,11 @@ def make_roster(wanted: Mapping[str, str], answers: Mapping[str, Mapping[str, An
 
 def _readable(answer: Mapping[str, Any]) -> bool:
     clients = answer.get("clients")
-    return isinstance(clients, list) and all(isinstance(c, str) for c in clients) and "agreement" in answer
+    return (
+        isinstance(clients, list)
+        and all(isinstance(c, str) for c in clients)
+        and isinstance(answer.get("agreement"), str)
+    )
 
 
 def _wait_for(link: Link, wanted: Mapping[str, str], wait: float) -> None:

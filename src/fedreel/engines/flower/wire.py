@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -161,7 +162,8 @@ class _Reader:
 def _layout(rows: list[list[Any]]) -> Layout:
     for name, shape, dtype, role in rows:
         sound = isinstance(name, str) and dtype in _DTYPES and role in _ROLES
-        if not sound or not all(isinstance(n, int) and 0 <= n < 2**40 for n in shape):
+        sizes = isinstance(shape, list) and all(type(n) is int and 0 <= n < 2**40 for n in shape)
+        if not sound or not sizes or math.prod(shape) >= 2**40:
             raise FedreelError("a layout of tensors is malformed", found=str([name, shape, dtype, role])[:200])
     return Layout(TensorInfo.from_row(row) for row in rows)
 

@@ -45,14 +45,15 @@ class Workplace:
         worker = self._worker(head)
         if worker.travelling.id != head["layout"]:
             raise FedreelError(
-                "the model built here has other tensors than the server's",
+                f"the model built by this site's fedreel {__version__} has other tensors than the server's",
                 expected=f"{len(worker.travelling.tensors)} tensors, {worker.travelling.nbytes} bytes",
-                hint=f"this site runs fedreel {__version__}: install the same version on both sides",
+                hint="install the same version on both sides",
             )
         clients = worker.population.clients
         agreed = worker.population.agreement()
         for client in clients:
             worker.introduce(client)
+        worker.door.ledger.sync()
         return {"site": self.site, "clients": list(clients), "agreement": _digest(agreed), "fedreel": __version__}
 
     def _orders(self, frame: Frame) -> Frame:
@@ -106,8 +107,7 @@ class Workplace:
 def for_others(error: Exception) -> str:
     """An error as it may leave a site: what is wrong in our words, nothing that was found in the data."""
     if isinstance(error, FedreelError):
-        parts = [error.problem, f"expected {error.expected}" if error.expected else "", error.hint]
-        return "; ".join(p for p in parts if p)
+        return f"{error.problem}; expected {error.expected}" if error.expected else error.problem
     return f"{type(error).__name__} (the site's log has the rest)"
 
 

@@ -1,0 +1,111 @@
+"""Small methods that between them use every way in which server and clients can talk; for engine conformance."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedreel.core.aggregate import Mean
+from fedreel.core.client import Client
+from fedreel.core.federation import Federation
+from fedreel.core.method import Method, question
+from fedreel.core.weights import TensorInfo, Weights
+
+
+@dataclass(frozen=True)
+class Chains(Method):
+    """Two chains side by side; inside one, each client starts from its predecessor's model."""
+
+    def run(self, fed: Federation) -> None:
+        for _ in fed.rounds():
+            mean = Mean()
+            for update in fed.train_chains([fed.clients[::2], fed.clients[1::2]], fed.weights):
+                assert update.weights is not None
+                mean.add(update.weights, update.samples)
+            fed.weights = mean.value
+
+
+@dataclass(frozen=True)
+class Questions(Method):
+    """Clients answer with numbers and tensors, asked with numbers, tensors and models; the answers steer the mean."""
+
+    @question(spread="derived-number", centre="features")
+    def summary(self, client: Client, scale: float, around: Tensor, other: Weights, loud: bool) -> dict[str, object]:
+        x = client.data.train.tensors[0] * scale
+        client.state.numbers["asked"] = float(client.state.numbers.get("asked", 0.0)) + 1.0
+        spread = float((x - around).norm()) + client.test_loss(other) + client.state.numbers["asked"]
+        return {"spread": spread if loud else 0.0, "centre": x.mean(0).to(torch.bfloat16)}
+
+    def run(self, fed: Federation) -> None:
+        for _ in fed.rounds():
+            around = torch.full((2,), 0.25, dtype=torch.float64)
+            answers = fed.ask(fed.clients, "summary", scale=1.5, around=around, other=fed.weights, loud=True)
+            weight = {a.client: a["spread"] + float(a.weights["centre"].float().norm()) for a in answers}
+            mean = Mean()
+            for update in fed.train(fed.clients, fed.weights):
+                mean.add(update.weights, weight[update.client])
+            fed.weights = mean.value
+
+
+@dataclass(frozen=True)
+class SeveralModels(Method):
+    """Two global models; a client gets both, takes the one that fits it better and trains it."""
+
+    sends: ClassVar = {**Method.sends, "choice": "derived-number"}
+
+    def run(self, fed: Federation) -> None:
+        if "other" not in fed.models:
+            fed.models["other"] = fed.weights * 0.5
+        for _ in fed.rounds():
+            means = [Mean(), Mean()]
+            for update in fed.train(fed.sample(), {"global": fed.models["global"], "other": fed.models["other"]}):
+                means[int(update["choice"])].add(update.weights, update.samples)
+            for name, mean in zip(("global", "other"), means):
+                if mean.total:
+                    fed.models[name] = mean.value
+
+    def local_training(self, client: Client) -> None:
+        losses = [client.test_loss(w) for w in client.models.values()]
+        choice = min(range(len(losses)), key=losses.__getitem__)
+        client.load(list(client.models.values())[choice])
+        client.fit()
+        client.numbers["choice"] = float(choice)
+
+    def evaluate(self, fed: Federation) -> None:
+        fed.evaluate({c: fed.models["other" if i % 2 else "global"] for i, c in enumerate(fed.clients)})
+
+
+@dataclass(frozen=True)
+class PrivateState(Method):
+    """The head stays with its client, and so does a counter that changes how the client trains."""
+
+    def travels(self, tensor: TensorInfo) -> bool:
+        return tensor.name.startswith("backbone.")
+
+    def run(self, fed: Federation) -> None:
+        for _ in fed.rounds():
+            mean = Mean()
+            for update in fed.train(fed.sample(), fed.weights):
+                mean.add(update.weights, update.samples)
+            fed.weights = mean.value
+
+    def local_training(self, client: Client) -> None:
+        turn = int(client.state.numbers.get("turn", 0)) + 1
+        client.state.numbers["turn"] = turn
+        client.state.tensors["memory"] = client.weights().flat[torch.float32][:3].clone() * turn
+        client.fit(epochs=turn)
+
+
+@dataclass(frozen=True)
+class Slow(PrivateState):
+    """The same, with time to be killed in."""
+
+    seconds: float = 5.0
+
+    def local_training(self, client: Client) -> None:
+        super().local_training(client)
+        time.sleep(self.seconds)

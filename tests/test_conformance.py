@@ -1,0 +1,150 @@
+"""Engine conformance: every registered method and task, and methods that use every way of talking, end with the same
+bits on `local`, on Flower's Ray simulation, and at real sites over TLS with node keys."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from conformance_jobs import CASES, NEEDS_ALL_DATA, job_of, run_case
+from fedreel.core.federation import Federation
+from fedreel.core.method import Method
+from fedreel.core.weights import Weights
+from flower_site import Federation as Sites
+from flower_site import environment
+from tiny import videos
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+pytestmark = pytest.mark.slow
+
+OWNERS = {"north": ("c0", "c2"), "south": ("c1", "c3")}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`toy` and `videos` with all clients, and the same divided among the sites, in `north` and `south`."""
+    root = tmp_path_factory.mktemp("conformance")
+    everywhere = videos(root / "videos", owners=4, clips=4)
+    rows = [
+        (str(p.relative_to(everywhere)), p.parent.name, p.parent.parent.name, "test" if p.stem == "0" else "train")
+        for p in sorted(everywhere.rglob("*.mp4"))
+    ]
+    _index(everywhere, rows)
+    (root / "toy").mkdir()
+    for site, clients in OWNERS.items():
+        (root / site / "toy").mkdir(parents=True)
+        (root / site / "toy" / "clients.txt").write_text(" ".join(clients))
+        mine = [row for row in rows if row[2].replace("owner", "c") in clients]
+        for path, *_ in mine:
+            target = root / site / "videos" / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.hardlink_to(everywhere / path)
+        _index(root / site / "videos", mine)
+    return root
+
+
+def _index(folder: Path, rows: list[tuple[str, str, str, str]]) -> None:
+    with open(folder / "index.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("path", "label", "owner", "split"), *rows])
+
+
+@pytest.fixture(scope="module")
+def local(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    torch.set_num_threads(1)
+    root = tmp_path_factory.mktemp("local")
+    for name in CASES:
+        run_case(name, data, root / name, {"name": "local"})
+    return {name: root / name for name in CASES}
+
+
+@pytest.fixture(scope="module")
+def simulation() -> Iterator[Any]:
+    from fedreel.engines.flower.engine import Simulation
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+        with closing(Simulation(4, threads=1)) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
+def at_sites(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, int], Path]]:
+    """All jobs at two sites, three jobs at a time: where they wrote, how they ended, and the sites' folder."""
+    root = tmp_path_factory.mktemp("sites")
+    with closing(Sites(root, {name: data / name for name in OWNERS}, roles=("toy", "videos"))) as sites:
+        order = {"jobs": list(CASES), "at_once": 3, "data": str(data), "out": str(root / "out")}
+        order["server"] = str(sites.server_folder)
+        (root / "out").mkdir()
+        program = [sys.executable, str(Path(__file__).parent / "conformance_jobs.py")]
+        done = subprocess.run(
+            program, input=json.dumps(order), env=environment(), capture_output=True, text=True, timeout=1200
+        )
+        ended = {row["job"]: row["code"] for row in map(json.loads, done.stdout.splitlines())}
+        assert set(ended) == set(CASES), done.stderr[-3000:]
+        yield root / "out", ended, root
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_simulation_ends_with_the_same_bits(
+    name: str, data: Path, local: dict[str, Path], simulation: Any, tmp_path: Path
+) -> None:
+    from fedreel.engines.flower.engine import FlowerSimEngine
+
+    job = job_of(name, data, tmp_path, {"name": "flower-sim"})
+    engine = FlowerSimEngine(job, job.population(), simulation)
+    method: Method = job.method
+    fed = Federation(engine, method, job.recipe.round, job.recipe.seed)
+    method.run(fed)
+    for model, weights in fed.models.items():
+        _assert_same(weights, local[name] / "model" / f"{model}.safetensors")
+    assert fed.progress.metrics == json.loads((local[name] / "summary.json").read_text())["metrics"]
+    _assert_same_state(local[name] / "clients", tmp_path / "clients")
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n not in NEEDS_ALL_DATA])
+def test_sites_end_with_the_same_bits(name: str, local: dict[str, Path], at_sites: Any) -> None:
+    out, ended, root = at_sites
+    error = Path(f"{out / name}.error")
+    assert ended[name] == 0, error.read_text() if error.exists() else ended[name]
+    for path in sorted((local[name] / "model").glob("*.safetensors")):
+        assert path.read_bytes() == (out / name / "model" / path.name).read_bytes()
+    summaries = [json.loads((run / "summary.json").read_text()) for run in (local[name], out / name)]
+    for key in ("metrics", "bytes_up", "bytes_down", "rounds", "clients"):
+        assert summaries[0][key] == summaries[1][key]
+    run = json.loads((out / name / "run.json").read_text())["id"]
+    for site, clients in OWNERS.items():
+        kept = root / site / "runs" / run / "clients"
+        for client in clients:
+            _assert_same_state(local[name] / "clients" / client, kept / client)
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_ALL_DATA))
+def test_a_method_that_needs_all_data_says_so_at_sites(name: str, at_sites: Any) -> None:
+    out, ended, _ = at_sites
+    assert ended[name] == 1
+    assert "this method needs all data in one place" in Path(f"{out / name}.error").read_text()
+
+
+def _assert_same(weights: Weights, path: Path) -> None:
+    expected = load_file(path)
+    assert set(expected) == set(weights)
+    for name, tensor in expected.items():
+        assert torch.equal(tensor, weights[name]), name
+
+
+def _assert_same_state(expected: Path, found: Path) -> None:
+    """Private states, all generations: the same files with the same bytes."""
+    files = sorted(p.relative_to(expected) for p in expected.rglob("*.safetensors"))
+    assert files == sorted(p.relative_to(found) for p in found.rglob("*.safetensors"))
+    for file in files:
+        assert (expected / file).read_bytes() == (found / file).read_bytes(), file

@@ -1,0 +1,273 @@
+"""Three sites on loopback as a person runs them: certificates, keys, a job, refusals, and everything killed once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig
+from fedreel.core.run import run
+from flower_site import Federation, Running, environment, fedreel, free_port, left_over
+from synthetic import Slow
+from toy import Toy
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+pytestmark = pytest.mark.slow
+
+CLIENTS = {"ward": ("c0", "c3"), "lab": ("c1",), "home": ("c2",)}
+RECIPE = """
+system = "toy"
+device = "cpu"
+[task]
+name = "toy"
+[method]
+name = "slow"
+seconds = {seconds}
+[train]
+batch_size = 4
+lr = 0.1
+momentum = 0.9
+keep_optimizer = true
+[round]
+rounds = {rounds}
+evaluate_every = {rounds}
+min_answers = 1.0
+"""
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    root = tmp_path_factory.mktemp("federation")
+    for site, clients in CLIENTS.items():
+        (root / "data" / site).mkdir(parents=True)
+        (root / "data" / site / "clients.txt").write_text(" ".join(clients))
+    with closing(Federation(root, {site: root / "data" / site for site in CLIENTS})) as running:
+        yield running
+    assert not left_over([str(root)])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same job on the local engine."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    recipe = Recipe(
+        system="toy",
+        device="cpu",
+        task={"name": "toy"},
+        method={"name": "slow"},
+        data=DataConfig(),
+        train=TrainConfig(batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=True),
+        round=RoundConfig(rounds=4, evaluate_every=4, min_answers=1.0),
+    )
+    run(recipe, out / "run", quiet=True, task=Toy(), method=Slow(seconds=0))
+    return out / "run"
+
+
+def recipe_file(folder: Path, rounds: int, seconds: float) -> Path:
+    path = folder / "job.toml"
+    path.write_text(RECIPE.format(rounds=rounds, seconds=seconds))
+    return path
+
+
+def same_end(found: Path, federation: Federation, expected: Path) -> None:
+    """Model, metrics and every client's private state as on the local engine, bit for bit."""
+    models = [load_file(run / "model" / "global.safetensors") for run in (expected, found)]
+    assert all((models[0][name] == models[1][name]).all() for name in models[0])
+    metrics = [json.loads((run / "summary.json").read_text())["metrics"] for run in (expected, found)]
+    assert metrics[0] == metrics[1]
+    name = json.loads((found / "run.json").read_text())["id"]
+    for site, clients in CLIENTS.items():
+        for client in clients:
+            newest = sorted((expected / "clients" / client).glob("*.safetensors"))[-1]
+            kept = federation.folder / site / "runs" / name / "clients" / client / newest.name
+            assert kept.read_bytes() == newest.read_bytes()
+
+
+def test_a_job_at_three_sites_gives_what_a_local_run_gives(federation: Federation, tmp_path: Path) -> None:
+    job, out = recipe_file(tmp_path, 1, 0), tmp_path / "out"
+    said = fedreel("submit", job, "--out", out, "--server", federation.server_folder)
+    assert "slow on toy: 1 rounds" in said.stdout
+    for name in ("recipe.toml", "metrics.jsonl", "summary.json", "model/global.safetensors", "report.html"):
+        assert (out / name).exists(), name
+    status = fedreel("status", "--server", federation.server_folder).stdout
+    assert all(f"{site}: online" in status for site in CLIENTS)
+    assert f"{out}: finished, 1 rounds" in status
+    ledger = fedreel("ledger", federation.folder / "ward").stdout
+    assert "c0" in ledger
+    assert "train" in ledger
+    assert "head.weight" not in ledger  # the head never leaves
+    assert "c1" not in ledger  # that is another site's
+
+
+def test_a_site_whose_data_do_not_fit_is_named_before_the_first_round(federation: Federation, tmp_path: Path) -> None:
+    job = recipe_file(tmp_path, 1, 0)
+    job.write_text(job.read_text().replace('name = "toy"\n', 'name = "recognition"\n') + '[data]\nrole = "clips"\n')
+    said = fedreel("submit", job, "--out", tmp_path / "out", "--server", federation.server_folder, check=False)
+    assert said.returncode == 2
+    assert "3 of 3 sites cannot take part" in said.stderr
+    for site in CLIENTS:
+        assert f"{site}: " in said.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def refused(*arguments: object) -> str:
+    said = fedreel(*arguments, check=False, timeout=120)
+    assert said.returncode == 2, said.stdout + said.stderr
+    return said.stderr
+
+
+def stranger(folder: Path, federation: Federation) -> Path:
+    shutil.copytree(federation.folder / "data" / "lab", folder / "data")
+    fedreel("site", "init", folder / "site", "--name", "stranger", "--data", folder / "data")
+    return folder / "site"
+
+
+def test_a_site_with_an_unknown_key_is_refused(federation: Federation, tmp_path: Path) -> None:
+    site = stranger(tmp_path, federation)
+    where = ("--server", federation.address, "--ca", federation.ca)
+    assert "the server does not know this site's key" in refused("site", "start", "--site", site, *where)
+    node = supernode(federation.address, "--root-certificates", str(federation.ca), key=site / "site.key")
+    assert "Failed to activate SuperNode" in node  # nor does Flower itself let it in
+
+
+def test_a_server_under_another_ca_is_refused(federation: Federation, tmp_path: Path) -> None:
+    fedreel("server", "init", tmp_path / "other", "--host", "127.0.0.1")
+    site, ca = federation.folder / "lab", tmp_path / "other" / "ca.crt"
+    said = refused("site", "start", "--site", site, "--server", federation.address, "--ca", ca)
+    assert "the server's certificate is not signed by your CA" in said
+
+
+def test_an_expired_certificate_is_refused_on_both_sides(federation: Federation, tmp_path: Path) -> None:
+    from fedreel.sites.keys import make_server_certificate
+
+    port = free_port()
+    fedreel("server", "init", tmp_path / "old", "--host", "127.0.0.1", "--port", port, "--listen", "127.0.0.1")
+    make_server_certificate(tmp_path / "old", ["127.0.0.1"], days=-0.01)
+    assert "the server's certificate has expired" in refused("server", "start", tmp_path / "old")
+    gate = [sys.executable, "-m", "fedreel.sites.gate", str(tmp_path / "old")]
+    with subprocess.Popen(gate, env=environment()) as process:
+        try:
+            site, ca = federation.folder / "lab", tmp_path / "old" / "ca.crt"
+            deadline, said = time.monotonic() + 60, "cannot be reached"
+            while "cannot be reached" in said and time.monotonic() < deadline:
+                said = refused("site", "start", "--site", site, "--server", f"127.0.0.1:{port}", "--ca", ca)
+            assert "the server's certificate has expired" in said
+        finally:
+            process.terminate()
+
+
+def test_plain_http_is_refused(federation: Federation) -> None:
+    site = ("--site", federation.folder / "lab", "--ca", federation.ca)
+    said = refused("site", "start", *site, "--server", f"http://{federation.address}")
+    assert "plain HTTP is refused" in said
+    port = free_port()
+    with subprocess.Popen([sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]) as http:
+        try:
+            deadline, said = time.monotonic() + 30, "cannot be reached"
+            while "cannot be reached" in said and time.monotonic() < deadline:
+                said = refused("site", "start", *site, "--server", f"127.0.0.1:{port}")
+            assert "the server does not speak TLS" in said
+        finally:
+            http.terminate()
+    node = supernode(federation.address, "--insecure", "--max-retries", "1")
+    assert "SuperNode ID" not in node
+
+
+def supernode(address: str, *arguments: str, key: Path | None = None) -> str:
+    """Flower's own SuperNode against the server; what it says."""
+    command = [str(Path(sys.executable).parent / "flower-supernode"), "--superlink", address, *arguments]
+    command += ["--host", "127.0.0.1", "--port", str(free_port())]
+    command += ["--auth-supernode-private-key", str(key)] if key else []
+    env = {**environment(), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=40)
+        return done.stdout + done.stderr
+    except subprocess.TimeoutExpired as late:
+        return (late.stdout or b"").decode() + (late.stderr or b"").decode()
+
+
+def test_everything_is_killed_once_and_the_run_ends_right(
+    federation: Federation, undisturbed: Path, tmp_path: Path
+) -> None:
+    """kill -9 of a client process, of a worker, of a whole site, of the server, and of the job itself, in mid-round."""
+    job, out = recipe_file(tmp_path, 4, 5), tmp_path / "out"
+    submit = ("submit", job, "--out", out, "--server", federation.server_folder)
+    running = Running(*submit, log=tmp_path / "submit.out")
+    working(federation, "ward", running, 1)
+    kill(processes(f"--runtime-api-address {address_of_node(federation.folder / 'ward')} "))  # Flower's client process
+    working(federation, "lab", running, 1, client="c1")
+    kill(processes("fedreel.sites.worker", str(federation.folder / "lab")))
+    working(federation, "home", running, 2, client="c2")
+    kill(processes(str(federation.folder / "home")))  # as if the plug was pulled
+    federation.start_site("home")
+    working(federation, "ward", running, 3)
+    kill(processes(str(federation.server_folder), without=("site start", "submit")))
+    federation.server.start()
+    federation.server.wait_for("listens on port")
+    working(federation, "ward", running, 4)
+    kill([running.process.pid])
+    resumed = fedreel(*submit, "--resume", timeout=400)
+    assert "slow on toy: 4 rounds" in resumed.stdout
+    same_end(out, federation, undisturbed)
+
+
+def working(federation: Federation, site: str, job: Running, round: int, client: str = "c0") -> None:
+    """Wait until the site's client is in the midst of an order of this round."""
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline:
+        for fence in (federation.folder / site / "runs").glob(f"*/{client}.fence"):
+            if fence.stat().st_mtime > job.since and json.loads(fence.read_text())[1] == round:
+                time.sleep(1)
+                return
+        assert job.process.poll() is None, job.said()
+        time.sleep(0.1)
+    raise AssertionError(f"{site} did not come to round {round}: {job.said()}")
+
+
+def address_of_node(site: Path) -> str:
+    """Where a site's SuperNode talks with its client processes."""
+    (node,) = [text for text in commands().values() if "flower-supernode" in text and str(site) in text]
+    found = re.search(r"--port (\d+)", node)
+    assert found
+    return f"127.0.0.1:{found[1]}"
+
+
+def processes(*texts: str, without: tuple[str, ...] = ()) -> list[int]:
+    """Processes with all these texts in their command line. There must be one."""
+    found = [
+        pid
+        for pid, command in commands().items()
+        if all(t in command for t in texts) and not any(t in command for t in without)
+    ]
+    assert found, texts
+    return found
+
+
+def commands() -> dict[int, str]:
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if text and int(folder.name) != os.getpid():
+            found[int(folder.name)] = text
+    return found
+
+
+def kill(pids: list[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
