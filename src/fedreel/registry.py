@@ -16,6 +16,9 @@ METHODS = {
     "moon": "fedreel.methods.moon:MOON",
     "loss": "fedreel.methods.loss:LossWeighted",
     "fedu": "fedreel.methods.fedu:FedU",
+    "cfedvs": "fedreel.methods.cfedvs:CFedVS",
+    "ifca": "fedreel.methods.ifca:IFCA",
+    "fedgroup": "fedreel.methods.fedgroup:FedGroup",
     "centralised": "fedreel.methods.ends:Centralised",
     "local-only": "fedreel.methods.ends:LocalOnly",
 }

@@ -207,14 +207,15 @@ def test_a_problem_of_the_whole_site_fails_all_its_orders(link: FakeLink) -> Non
     ]
 
 
-def test_an_error_of_a_node_that_is_there_is_a_failure_at_once(link: FakeLink) -> None:
+def test_a_node_that_is_there_and_fails_gets_its_message_three_times(link: FakeLink) -> None:
     carrier = transport(link)
     carrier.submit("n1", orders(1)[0])
     link.coming.append(Frame({"what": "nodes", "number": 0, "nodes": dict(link.here)}))
-    then(link, lambda: error(link.messages[0], "3: the app raised"))
+    then(link, *(lambda nth=nth: error(link.messages[nth], "8: the app stopped") for nth in range(3)))
     got = carrier.next()
     assert isinstance(got, Failure)
-    assert (got.reason, got.detail) == ("error", "3: the app raised")
+    assert (got.reason, got.detail) == ("error", "8: the app stopped")
+    assert [m.clients for m in link.messages] == [["c0"]] * 3
 
 
 def test_an_answer_that_is_rubbish_fails_its_orders(link: FakeLink) -> None:

@@ -69,7 +69,9 @@ def test_a_kernel_of_ones_own_equals_the_best_of_all_segmentations() -> None:
         assert tuple(cpd(kernel, k, kernel="precomputed")) == min(segmentations(8, k), key=within)
 
 
-@pytest.mark.parametrize("lengths", [[40, 60], [5, 9, 3, 12, 7], [100, 156, 20, 200, 55, 90], [256, 256, 30]], ids=str)
+@pytest.mark.parametrize(
+    "lengths", [[40, 60], [5, 9, 3, 12, 7], [100, 156, 20, 200, 55, 90], [700, 324, 300, 60]], ids=str
+)
 def test_planted_shots_are_found_and_no_others(lengths: list[int]) -> None:
     x, starts = shots(lengths, 0.05, seed=2)
     assert kts(x, 20).tolist() == starts
@@ -79,7 +81,7 @@ def test_planted_shots_are_found_and_no_others(lengths: list[int]) -> None:
 
 def test_a_large_common_offset_does_not_hide_the_shots() -> None:
     x, starts = shots([30, 20, 50], 0.05, seed=3)
-    assert kts(x + 1e6, 10, kernel="linear").tolist() == starts
+    assert kts(x + 1e8, 10, kernel="linear").tolist() == starts
 
 
 def test_the_penalty_decides_how_many_changes_there_are() -> None:

@@ -34,6 +34,10 @@ class Method(ABC):
         """How the state of a round is tested; several global models override this."""
         fed.evaluate(fed.weights)
 
+    def card(self, fed: Federation) -> dict[str, Any]:
+        """What a user of the trained models must know of how they came to be (which is for whom, ...)."""
+        return {}
+
     # the client's side
 
     def travels(self, tensor: TensorInfo) -> bool:

@@ -87,7 +87,7 @@ def run(
                     fed.record("partition", **engine.describe())
                 method.run(fed)
                 folder.settle()
-            _save_model(job, engine.blueprint, fed.progress)
+            _save_model(job, engine.blueprint, fed)
             summary = _summary(job, engine, fed.progress)
             folder.write_json("summary.json", summary)
         write_report(out)
@@ -145,8 +145,8 @@ def _engine_starter(recipe: Recipe) -> Callable[[Job], Any]:
     return lambda job: cls.begin(job, **settings)
 
 
-def _save_model(job: Job, made: Blueprint, progress: Progress) -> None:
-    recipe = job.recipe
+def _save_model(job: Job, made: Blueprint, fed: Federation) -> None:
+    recipe, progress = job.recipe, fed.progress
     card = {
         "fedreel": __version__,
         "system": recipe.system,
@@ -160,6 +160,7 @@ def _save_model(job: Job, made: Blueprint, progress: Progress) -> None:
         "rounds": progress.round,
         "recipe": as_table(recipe),
         **job.task.card(),
+        **job.method.card(fed),
     }
     with new_folder(job.out / "model") as temp:
         for name, weights in progress.models.items():

@@ -9,7 +9,7 @@ from fedreel.errors import DataError, RecipeError, nearest
 from fedreel.kernels.native import native, plain
 
 KERNELS = ("cosine", "linear", "precomputed")
-ROWS = 256  # rows of the kernel matrix held at a time, so that long videos need no n x n memory
+ROWS = 1024  # rows of the kernel matrix held at a time, so that long videos need no n x n memory
 STRIDE = 64  # candidates compared in one go before looking which of them was the best
 
 

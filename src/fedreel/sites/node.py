@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
 
-from ..engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
+from ..engines.flower.processes import Processes, free_port, has_children, last_lines, program, quiet_environment
 from ..errors import FedreelError, RunError
 from .call import call_server, check_welcome, version_note
 from .site import SiteFolder
@@ -41,6 +41,9 @@ def start(site: SiteFolder, say: Callable[[str], None], user: str | None = None)
             if worker.poll() is not None:
                 say(f"the worker ended ({worker.returncode}) and is started again; see {site.path / 'worker.log'}")
                 worker = _start_worker(site, sockets, processes, user)
+            if not _whole(node):  # its helper that starts client processes is gone, and it would not notice
+                node.terminate()
+                node.wait()
             if node.poll() is not None:
                 say(f"the connection ended ({node.returncode}) and is made again; see {site.path / 'node.log'}")
                 node = _connect(site, sockets, home, processes, user, say, math.inf)
@@ -140,10 +143,15 @@ def _start_node(site: SiteFolder, sockets: Path, home: Path, processes: Processe
     return processes.start(command, site.path / "node.log", quiet_environment(home), user)
 
 
+def _whole(node: Popen[bytes]) -> bool:
+    return node.poll() is not None or sys.platform != "linux" or has_children(node.pid)
+
+
 def _is_in(log: Path, before: int, node: Popen[bytes]) -> bool:
     """Wait until the SuperNode has its id, or has ended without."""
     while node.poll() is None:
-        if _size(log) > before and b"SuperNode ID:" in log.read_bytes()[before:]:
+        said = log.read_bytes()[before:] if _size(log) > before else b""
+        if b"SuperNode ID:" in said and b"Starting Flower SuperExec" in said:
             return True
         time.sleep(0.2)
     return False

