@@ -16,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig
@@ -61,7 +62,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same job on the local engine."""
+    """The same job on the local engine, with as many threads as the sites' processes have."""
+    torch.set_num_threads(1)
     out = tmp_path_factory.mktemp("undisturbed")
     recipe = Recipe(
         system="toy",

@@ -20,6 +20,17 @@ from fedreel.core.task import EVERYONE, ClientData, Outputs, Population, Task, T
 from fedreel.engines.local import LocalEngine
 
 
+class Points(Tensors):
+    """Points with labels. For methods that want video, each is a sequence too: two steps, one coordinate in each."""
+
+    @property
+    def sequences(self) -> list[Tensor]:
+        return [point[:, None] for point in self.tensors[0]]
+
+    def to(self, device: torch.device) -> Points:
+        return Points(super().to(device).tensors)
+
+
 class ToyPopulation(Population):
     def __init__(self, clients: int, seed: int, here: tuple[str, ...] | None = None) -> None:
         everyone = tuple(f"c{i}" for i in range(clients))
@@ -31,11 +42,11 @@ class ToyPopulation(Population):
             g = torch.Generator().manual_seed(1000 * seed + i)
             x = torch.randn(12 + 4 * i, 2, generator=g) + 0.3 * i
             y = ((x[:, 0] * x[:, 1]) > 0.1 * i).long()
-            self._data[name] = (Tensors((x[:-4], y[:-4])), Tensors((x[-4:], y[-4:])))
+            self._data[name] = (Points((x[:-4], y[:-4])), Points((x[-4:], y[-4:])))
 
     def data(self, client: str) -> ClientData:
         if client == EVERYONE:
-            parts = [Tensors.join(p) for p in zip(*self._data.values())]
+            parts = [Points(Tensors.join(p).tensors) for p in zip(*self._data.values())]
             return ClientData(parts[0], parts[1], {"frames": 1.0})
         train, test = self._data[client]
         return ClientData(train, test, {"frames": float(10 * len(train))})
@@ -69,6 +80,9 @@ class Toy(Task):
 
     def population(self, data: Any, seed: int) -> Population:
         return ToyPopulation(self.clients, seed, _clients_there(data))
+
+    def public(self, data: Any, seed: int) -> Points:
+        return Points((torch.full((1, 2), -1.0), torch.zeros(1, dtype=torch.long)))
 
     def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
         features = model.backbone(batch[0])
@@ -129,7 +143,8 @@ def federate(folder: Path, method: Method, *, wrap: Any = None, **options: Any) 
     engine: Any = LocalEngine(make_worker(folder, method, rounds=config.rounds, seed=seed, **own))
     engine = wrap(engine) if wrap else engine
     notes = Notes()
-    fed = Federation(engine, method, config, seed, watchers=[notes])
+    task = own.get("task") or Toy()
+    fed = Federation(engine, method, config, seed, watchers=[notes], public=lambda: task.public(None, 0))
     method.run(fed)
     engine.close()
     return fed, notes

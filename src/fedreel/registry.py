@@ -22,7 +22,10 @@ METHODS = {
     "centralised": "fedreel.methods.ends:Centralised",
     "local-only": "fedreel.methods.ends:LocalOnly",
 }
-TASKS = {"recognition": "fedreel.tasks.recognition:Recognition"}
+TASKS = {
+    "recognition": "fedreel.tasks.recognition:Recognition",
+    "summary": "fedreel.tasks.summary:Summary",
+}
 ENGINES = {
     "local": "fedreel.engines.local:LocalEngine",
     "vector": "fedreel.engines.vector:VectorEngine",

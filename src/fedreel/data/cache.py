@@ -8,5 +8,5 @@ from pathlib import Path
 
 def cache_folder() -> Path:
     """FEDREEL_CACHE, or else `fedreel` in XDG_CACHE_HOME or ~/.cache."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("FEDREEL_CACHE") or Path(home) / "fedreel")
+    chosen = os.environ.get("FEDREEL_CACHE")
+    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedreel"

@@ -15,6 +15,7 @@ from ..analysis.summary_scores import Truth
 from ..config import DataConfig
 from ..errors import DataError
 from . import lists, playground
+from .cache import cache_folder
 from .features import Features, features_at
 
 Array = np.ndarray
@@ -56,23 +57,25 @@ class SummaryVideo:
     split: str = ""
     community: str = ""
     source: str = ""  # the video this is a part of; its own name if it is whole
+    rate: float = 0.0  # steps a second, where the file tells
 
 
-def open_summary(
-    config: DataConfig,
-    features: Callable[[], Features],
-    *,
-    how: How = "auto",
-    spread: Spread = "auto",
-    standardise: bool = False,
-) -> list[SummaryVideo]:
-    """The videos of the recipe's source: the playground's, an h5 file, or a folder with one. `features` is called only
-    if the file holds none."""
+def find_summary(config: DataConfig) -> Path:
+    """The h5 file of the recipe's source: the playground's, a file, or the one in a folder."""
     if config.source == "playground":
-        folder = playground.cached(config.seed, config.size, ("summary",)) / "summary"
-    else:
-        folder = Path(config.source).expanduser()
-    return read_summary(_file(folder), features, how=how, spread=spread, standardise=standardise)
+        return playground.cached(config.seed, config.size, ("summary",)) / "summary" / ANNOTATIONS
+    return _file(Path(config.source).expanduser(), "data.source")
+
+
+def find_public(config: DataConfig) -> Path:
+    """The h5 file of the server's own videos. Without one, three videos of another playground world are made, one of
+    each community and all for testing."""
+    if config.public not in ("", "playground"):
+        return _file(Path(config.public).expanduser(), "data.public")
+    world = config.seed + 1000
+    few = replace(playground.SMALL, name="public", summary_owners=3, summary_videos=1)
+    folder = cache_folder() / f"playground-v{playground.VERSION}-public-{world}"
+    return playground.make(folder, world, few, ("summary",)) / "summary" / ANNOTATIONS
 
 
 def read_summary(
@@ -83,7 +86,7 @@ def read_summary(
     spread: Spread = "auto",
     standardise: bool = False,
 ) -> list[SummaryVideo]:
-    """All videos of an h5 file, in the order of their names.
+    """All videos of an h5 file, in the order of their names. `features` is called only if the file holds none.
 
     `how`: F1 is the mean over annotators or that of the one who agrees most; auto is `max` for SumMe's videos, known
     by their names and without scores, and `mean` for all others. `spread`: a step's score holds until the next pick,
@@ -140,7 +143,17 @@ class _Group:
             split=lists.SPLITS.get(split, ""),
             community=self.text("community"),
             source=self.name,
+            rate=self.rate(truth),
         )
+
+    def rate(self, truth: Truth) -> float:
+        """Steps a second, from `fps` (frames a second) or `duration` (seconds); 0 if the file has neither."""
+        seconds = 0.0
+        if "duration" in self.group:
+            seconds = float(self.numbers("duration", (), np.float64))
+        elif "fps" in self.group:
+            seconds = truth.n_frames / max(float(self.numbers("fps", (), np.float64)), 1e-9)
+        return len(truth.picks) / seconds if seconds > 0 else 0.0
 
     def truth(self) -> Truth:
         n_frames, picks = self.number("n_frames"), self.numbers("picks", (None,), np.int64)
@@ -251,19 +264,20 @@ def _with_features(
     if features is None:
         raise DataError("a file of annotated videos holds no features", where=f"{path}, key features")
     make = features()
-    found = {Path(p).stem: p for p in lists.videos(path.parent)}
-    for number, video in enumerate(videos):
-        name = video.name if video.name in found else None
-        if name is None:
+    files = {(Path(p).parent.name, Path(p).stem): path.parent / p for p in lists.videos(path.parent)}
+    by_name = {name: file for (_, name), file in files.items()}
+    done = []
+    for video in videos:
+        file = files.get((video.owner, video.name)) or by_name.get(video.name)
+        if file is None:
             raise DataError(
                 "a video has neither features nor a file to compute them from",
                 where=f"{path}, video {video.name}",
                 expected=f"the key features, or a video file called {video.name} below {path.parent}",
             )
-        centred = video.truth.spread == "nearest"
-        rows = features_at(path.parent / found[name], make, video.truth.picks, video.truth.n_frames, centred)
-        videos[number] = replace(video, features=rows)
-    return videos
+        rows = features_at(file, make, video.truth.picks, video.truth.n_frames, video.truth.spread == "nearest")
+        done.append(replace(video, features=rows))
+    return done
 
 
 def _standardised(videos: list[SummaryVideo]) -> list[SummaryVideo]:
@@ -273,8 +287,8 @@ def _standardised(videos: list[SummaryVideo]) -> list[SummaryVideo]:
     return [replace(v, features=((v.features - mean) / deviation).astype(np.float32)) for v in videos]
 
 
-def _file(path: Path) -> Path:
-    """The h5 file that a source means: itself, a playground's, or the only one in a folder."""
+def _file(path: Path, setting: str) -> Path:
+    """The h5 file that a setting means: itself, a playground's, or the only one in a folder."""
     if path.is_file():
         return path
     for place in (path / "summary" / ANNOTATIONS, path / ANNOTATIONS):
@@ -287,7 +301,7 @@ def _file(path: Path) -> Path:
             where=str(path),
             expected="'playground', an h5 file, or a folder with one h5 file",
             found=", ".join(p.name for p in found[:5]) or ("no h5 file" if path.is_dir() else "nothing"),
-            hint="set data.source",
+            hint=f"set {setting}",
         )
     return found[0]
 

@@ -76,7 +76,7 @@ class SummaryPopulation(Population):
         partitioner = make_partitioner(config.partition)
         self._check_known(partitioner, config)
         parts = partitioner.split(self.labels, np.array([v.owner for v in self.videos]), seed)
-        held_out = test_sources(parts, self.videos, config.test_share, seed)
+        held_out = held_out_sources(parts, self.videos, config.test_share, seed)
         test = np.array([v.source in held_out for v in self.videos])
         left_alone = np.array([v.split == "val" and v.source not in held_out for v in self.videos])
         self._parts = {c: (rows[~test[rows] & ~left_alone[rows]], rows[test[rows]]) for c, rows in parts.items()}
@@ -194,7 +194,7 @@ def _part(video: SummaryVideo, number: int, frames: slice, steps: slice, ratio: 
     )
 
 
-def test_sources(parts: Parts, videos: Sequence[SummaryVideo], share: float, seed: int) -> set[str]:
+def held_out_sources(parts: Parts, videos: Sequence[SummaryVideo], share: float, seed: int) -> set[str]:
     """The source videos whose parts are for testing, wherever they lie: as marked in the data or, if nothing is,
     `share` of each client's, at least one and never all. A video that an earlier client trains on is not drawn: its
     other parts would be tested on what has been learned."""

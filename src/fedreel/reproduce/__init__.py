@@ -9,18 +9,18 @@ import math
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from ..config import load_recipe
+from ..config import Recipe, load_recipe
 from ..core.files import write_atomic
 from ..errors import RecipeError, nearest
 from ..report import write_table
-from .spec import Row, Scale, Table
+from .spec import Claim, Metrics, Row, Scale, Table
 
-SYSTEMS = {"recognition": "fedreel.reproduce.recognition"}
+SYSTEMS = {"recognition": "fedreel.reproduce.recognition", "cfedvs": "fedreel.reproduce.cfedvs"}
 
 
 def reproduce(
@@ -95,6 +95,9 @@ def _run_cell(cell: Cell) -> None:
     if data is not None:
         settings["data.source"] = str(data.resolve())
     folder = _cell_folder(out, row, seed)
+    if row.compute is not None:
+        _compute(row.compute, load_recipe(size.recipe, {**settings, "seed": seed}), folder)
+        return
     started = (folder / "recipe.toml").exists()
     run(size.recipe, folder, set=settings, seed=seed, device=device, resume=started, quiet=quiet)
 
@@ -102,13 +105,15 @@ def _run_cell(cell: Cell) -> None:
 def _collect(spec: Table, size: Scale, system: str, table: str, scale: str, out: Path) -> dict[str, Any]:
     rows = []
     for row in spec.rows:
-        found = [_summary(_cell_folder(out, row, seed)) for seed in size.seeds]
+        found = [_summary(_cell_folder(out, row, seed), spec) for seed in size.seeds]
         done = [s["metrics"] for s in found if s]
         if done:
-            metrics = {m: _mean_sd([d[m] for d in done if m in d], spec.factor) for m in spec.metrics}
+            factors = {m: 1.0 if m in spec.plain else spec.factor for m in spec.metrics}
+            metrics = {m: _mean_sd([d[m] for d in done if m in d], factors[m]) for m in spec.metrics}
             rows.append({"method": row.name, "setting": row.setting, "metrics": metrics, "paper": dict(row.paper)})
     example = load_recipe(size.recipe)
-    notes = [*spec.notes, f"recipe {size.recipe}, seeds {', '.join(map(str, size.seeds))}, task {example.task['name']}"]
+    notes = [*spec.notes, *claims_held(spec.claims, rows)]
+    notes.append(f"recipe {size.recipe}, seeds {', '.join(map(str, size.seeds))}, task {example.task['name']}")
     return {"system": system, "table": table, "scale": scale, "rows": rows, "notes": notes}
 
 
@@ -122,11 +127,54 @@ def _mean_sd(values: list[float], factor: float) -> dict[str, float | int | None
     return {"mean": mean * factor, "sd": sd, "n": n}
 
 
-def _summary(folder: Path) -> dict[str, Any]:
+def _summary(folder: Path, spec: Table) -> dict[str, Any]:
     try:
-        return json.loads((folder / "summary.json").read_text())
+        summary = json.loads((folder / "summary.json").read_text())
     except (OSError, ValueError):
         return {}
+    if spec.derive is not None and (folder / "metrics.jsonl").exists():
+        summary["metrics"] |= spec.derive(folder)
+    return summary
+
+
+def _compute(function: Callable[[Recipe], Metrics], recipe: Recipe, folder: Path) -> None:
+    """A cell that needs no run; its summary holds the metrics only."""
+    if (folder / "summary.json").exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / "summary.json", json.dumps({"metrics": function(recipe), "complete": True}) + "\n")
+
+
+def claims_held(claims: Sequence[Claim], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """For every claim of the paper and every setting: whether our numbers agree, and how sure that is."""
+    notes = []
+    for claim in claims:
+        for setting in _unique([row["setting"] for row in rows]):
+            pair = [
+                next((r["metrics"][claim.metric] for r in rows if (r["method"], r["setting"]) == (name, setting)), None)
+                for name in (claim.better, claim.worse)
+            ]
+            if not all(cell and cell["mean"] is not None for cell in pair):
+                continue
+            notes.append(_verdict(claim, setting, *pair))  # type: ignore[arg-type]
+    return notes
+
+
+def _verdict(claim: Claim, setting: Mapping[str, Any], better: Mapping[str, Any], worse: Mapping[str, Any]) -> str:
+    ahead = (better["mean"] - worse["mean"]) * (1 if claim.higher else -1)
+    n = min(better["n"], worse["n"])
+    noise = math.sqrt(((better["sd"] or 0) ** 2 + (worse["sd"] or 0) ** 2) / n) if n > 1 else None
+    sure = "one run each" if noise is None else "within noise" if abs(ahead) <= 2 * noise else "clear"
+    where = f" ({', '.join(f'{k} {v}' for k, v in setting.items())})" if setting else ""
+    held = "holds here" if ahead > 0 else "does NOT hold here"
+    return (
+        f"paper: {claim.better} better than {claim.worse} in {claim.metric}{where}: {held},"
+        f" {better['mean']:.3g} against {worse['mean']:.3g} ({sure})"
+    )
+
+
+def _unique(settings: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [s for i, s in enumerate(settings) if s not in settings[:i]]
 
 
 def _cell_folder(out: Path, row: Row, seed: int) -> Path:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from ..config import Recipe
+
+Metrics = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -15,6 +20,7 @@ class Row:
     settings: Mapping[str, Any]  # recipe settings, "section.key" -> value
     setting: Mapping[str, Any] = field(default_factory=dict)  # how the row is labelled beside its name
     paper: Mapping[str, float] = field(default_factory=dict)  # metric -> printed value
+    compute: Callable[[Recipe], Metrics] | None = None  # instead of a run: what needs no training (chance, people)
 
 
 @dataclass(frozen=True)
@@ -27,8 +33,20 @@ class Scale:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """What the paper says of two rows: the first is better in this metric."""
+
+    better: str
+    worse: str
+    metric: str
+    higher: bool = True  # whether more is better
+
+
+@dataclass(frozen=True)
 class Table:
-    """A sweep. `factor` turns our metrics into the paper's unit (100 for percent)."""
+    """A sweep. `factor` turns our metrics into the paper's unit (100 for percent); `plain` metrics are left as they
+    are. `derive` adds metrics that are read off a finished run's folder. Rows with the same name are told apart by
+    their `setting`; a claim is checked within each setting."""
 
     rows: tuple[Row, ...]
     metrics: tuple[str, ...]
@@ -36,3 +54,6 @@ class Table:
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     factor: float = 1.0
+    plain: tuple[str, ...] = ()
+    derive: Callable[[Path], Metrics] | None = None
+    claims: tuple[Claim, ...] = ()
