@@ -35,11 +35,12 @@ class Filmed(Tensors):
 @dataclass(frozen=True)
 class Planted(Toy):
     """The toy with videos whose distance to the proxy, one step at level 0, is level x steps. Those in `flipped` have
-    the opposite labels."""
+    the opposite labels; with `only` each client has one label alone."""
 
     levels: tuple[float, ...] = (1.0, 20.0, 1.5, 22.0)
     steps: tuple[int, ...] = ()
     flipped: tuple[str, ...] = ()
+    only: tuple[int, ...] = ()
 
     def population(self, data: Any, seed: int) -> Population:
         return _Planted(self, seed)
@@ -55,9 +56,10 @@ class _Planted(ToyPopulation):
 
     def data(self, client: str) -> ClientData:
         whole, i = super().data(client), self.clients.index(client)
-        x, y = whole.train.tensors  # type: ignore[attr-defined]
+        x, y = whole.train.tensors
         steps = self.task.steps[i] if self.task.steps else 3
-        train = Filmed((x, 1 - y if client in self.task.flipped else y), self.task.levels[i], steps)
+        y = torch.full_like(y, self.task.only[i]) if self.task.only else 1 - y if client in self.task.flipped else y
+        train = Filmed((x, y), self.task.levels[i], steps)
         return ClientData(train, whole.test, {"frames": float(len(train) * steps)})
 
 
@@ -127,7 +129,7 @@ def mean(updates: list[Update], by: Callable[[Update], float]) -> dict[str, torc
     """sum_k (v_k / v) w_k, in double precision."""
     v = sum(map(by, updates))
     first = updates[0].weights
-    return {n: sum(by(u) / v * u.weights[n].double() for u in updates) for n in first}  # type: ignore[union-attr,misc]
+    return {n: sum(by(u) / v * u.weights[n].double() for u in updates) for n in first}
 
 
 def close(got: Weights, expected: dict[str, torch.Tensor], only: str = "") -> bool:

@@ -13,13 +13,13 @@ import torch
 
 import fedreel.reproduce as harness
 import fedreel.tasks.recognition as recognition
-from fedreel.config import load_recipe
+from fedreel.config import Recipe, load_recipe
 from fedreel.core.job import make_method, make_task
 from fedreel.errors import RecipeError, RunError
-from fedreel.reproduce import reproduce
+from fedreel.reproduce import claims_held, reproduce
 from fedreel.reproduce.recognition import TABLES
 from fedreel.reproduce.show import columns_and_rows
-from fedreel.reproduce.spec import Row, Scale, Table
+from fedreel.reproduce.spec import Claim, Row, Scale, Table
 from tiny import SETTINGS, cli, videos
 
 TINY = Table(
@@ -183,3 +183,42 @@ def test_the_terminal_shows_ours_beside_the_papers() -> None:
 def test_several_cells_at_once_give_the_same_table(finished: Path, data: Path, tmp_path: Path) -> None:
     reproduce("recognition", "tiny", data=data, out=tmp_path / "t", device="cpu", jobs=2)
     assert json.loads((tmp_path / "t" / "table.json").read_text()) == json.loads((finished / "table.json").read_text())
+
+
+def cell(mean: float, sd: float | None, n: int) -> dict[str, Any]:
+    return {"mean": mean, "sd": sd, "n": n}
+
+
+def test_a_claim_of_the_paper_is_held_against_our_numbers() -> None:
+    rows = [
+        {"method": "new", "setting": {"split": 1}, "metrics": {"f1": cell(60.0, 1.0, 4), "rounds": cell(10.0, 1.0, 4)}},
+        {"method": "old", "setting": {"split": 1}, "metrics": {"f1": cell(50.0, 1.0, 4), "rounds": cell(10.5, 1.0, 4)}},
+        {"method": "new", "setting": {"split": 2}, "metrics": {"f1": cell(40.0, None, 1), "rounds": cell(1, None, 1)}},
+        {"method": "old", "setting": {"split": 2}, "metrics": {"f1": cell(50.0, None, 1), "rounds": cell(1, None, 1)}},
+        {"method": "new", "setting": {"split": 3}, "metrics": {"f1": cell(40.0, 1.0, 2), "rounds": cell(1, None, 1)}},
+    ]
+    said = claims_held((Claim("new", "old", "f1"), Claim("new", "old", "rounds", higher=False)), rows)
+    assert [s.partition(": ")[2].partition(": ")[2] for s in said[:3]] == [
+        "holds here, 60 against 50 (clear)",  # 10 apart, noise sqrt(2 / 4)
+        "does NOT hold here, 40 against 50 (one run each)",
+        "holds here, 10 against 10.5 (within noise)",
+    ]
+    assert "(split 1)" in said[0]
+    assert len(said) == 4  # nothing is said of a setting without both rows
+
+
+def test_a_row_that_needs_no_run_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = []
+
+    def compute(recipe: Recipe) -> dict[str, float]:
+        seeds.append(recipe.seed)
+        return {"top1": 0.25 + recipe.seed}
+
+    rows = (Row("chance", {}, compute=compute), Row("elsewhere", {}, compute=compute, only="data"))
+    table = Table(rows, ("top1",), {"smoke": Scale("recognition", (0, 1))}, factor=100.0)
+    monkeypatch.setattr(harness, "find_table", lambda system, name: table)
+    for _ in range(2):
+        found = harness.reproduce("any", "table", out=tmp_path)
+    assert seeds == [0, 1]
+    assert [r["method"] for r in found["rows"]] == ["chance"]
+    assert found["rows"][0]["metrics"]["top1"]["mean"] == 75.0

@@ -117,8 +117,8 @@ def load_recipe(source: str | Path, overrides: typing.Sequence[str] | typing.Map
             where="recipes that come with fedreel",
             hint=nearest(str(source), recipe_names()) + " A file must end in .toml",
         )
-    pairs = overrides.items() if isinstance(overrides, typing.Mapping) else map(_setting, overrides)
-    for key, value in pairs:
+    pairs = list(overrides.items() if isinstance(overrides, typing.Mapping) else map(_setting, overrides))
+    for key, value in sorted(pairs, key=lambda pair: pair[0] not in _CHOICES):  # choices first, then their settings
         _override(table, key, os.fspath(value) if isinstance(value, os.PathLike) else value)
     return make_recipe(table, str(source))
 
@@ -238,7 +238,13 @@ def _setting(text: str) -> tuple[str, Any]:
     return key.strip(), parse_value(value.strip())
 
 
+_CHOICES = ("task.name", "method.name", "engine.name")
+
+
 def _override(table: dict[str, Any], key: str, value: Any) -> None:
+    """Set a key. Another task, method or engine than the recipe's does not inherit its settings."""
+    if key in _CHOICES and isinstance(old := table.get(key.partition(".")[0]), dict) and old.get("name") != value:
+        table[key.partition(".")[0]] = {}
     *sections, last = key.split(".")
     for section in sections:
         table = table.setdefault(section, {})

@@ -122,7 +122,7 @@ def test_one_community_that_shares_nothing_is_fedavg(tmp_path: Path) -> None:
     options = {"task": Planted(steps=(2, 9, 4, 3)), "rounds": 3, "fraction": 0.5}
     plain, _ = federate(tmp_path / "a", FedAvg(weight_by="frames"), **options)
     for share in ("none", "all_but_head"):
-        fed, _ = federate(tmp_path / share, CFedVS(groups=1, share=share), **options)  # type: ignore[arg-type]
+        fed, _ = federate(tmp_path / share, CFedVS(groups=1, share=share), **options)
         assert fed.models["community-0"].equal(plain.weights)
         assert fed.weights.equal(plain.weights)
 
@@ -138,17 +138,17 @@ def test_frames_weigh_among_those_who_took_part(tmp_path: Path) -> None:
 
 
 def test_frames_equal_samples_when_all_videos_are_equally_long(tmp_path: Path) -> None:
-    ends = [federate(tmp_path / by, CFedVS(groups=2, weight_by=by), task=Planted())[0] for by in ("frames", "samples")]  # type: ignore[arg-type]
+    ends = [federate(tmp_path / by, CFedVS(groups=2, weight_by=by), task=Planted())[0] for by in ("frames", "samples")]
     for name in ("global", "community-0", "community-1"):
         assert close(ends[0].models[name], {n: t.double() for n, t in ends[1].models[name].items()})
     uneven = Planted(steps=(2, 9, 4, 3))
-    ends = [federate(tmp_path / f"{by}-uneven", CFedVS(weight_by=by), task=uneven)[0] for by in ("frames", "samples")]  # type: ignore[arg-type]
+    ends = [federate(tmp_path / f"{by}-uneven", CFedVS(weight_by=by), task=uneven)[0] for by in ("frames", "samples")]
     assert ends[0].weights.distance(ends[1].weights) > 1e-3
 
 
 def test_shared_bodies_are_everybodys_mean_and_heads_their_communitys(tmp_path: Path) -> None:
     task = Planted(steps=(2, 9, 4, 3), levels=(1.0, 20.0, 1.5, 40.0))  # distances 2, 180, 6, 120
-    fed, orders, engine = watched(tmp_path / "a", CFedVS(groups=2), task=task, rounds=1)
+    fed, _, engine = watched(tmp_path / "a", CFedVS(groups=2), task=task, rounds=1)
     assert members(fed) == [0, 1, 0, 1]
     updates = trained(tmp_path / "b", task, dict.fromkeys(fed.clients, engine.blueprint.start))
     everybody = mean(list(updates.values()), lambda u: u["frames"])

@@ -18,11 +18,6 @@ from toy import Toy
 CLIENTS = ["c0", "c1", "c2", "c3"]
 
 
-def opposed(flipped: tuple[str, ...]) -> Planted:
-    """Clients with the same points; some have the opposite labels."""
-    return Planted(flipped=flipped)
-
-
 def test_cosines_of_two_orthogonal_groups_are_one_and_zero() -> None:
     """Directions of the larger group come first; the length of an update does not count, its sign does."""
     a, b = torch.zeros(2, 6, dtype=torch.float64)
@@ -57,9 +52,9 @@ def test_an_update_is_its_trained_tensors_in_one_row() -> None:
     assert float(flat(weights).abs().max()) < 99
 
 
-def test_clients_with_opposite_labels_part_and_stay_apart(tmp_path: Path) -> None:
+def test_clients_that_pull_opposite_ways_part_and_stay_apart(tmp_path: Path) -> None:
     """One training of everybody for the grouping, then each round trains each community's own model."""
-    fed, orders, engine = watched(tmp_path, FedGroup(groups=2, share="none"), task=opposed(("c1", "c3")), rounds=3)
+    fed, orders, engine = watched(tmp_path, FedGroup(groups=2, share="none"), task=Planted(only=(1, 0, 1, 0)), rounds=3)
     assert members(fed) == [0, 1, 0, 1]
     assert [o.client for o in orders] == CLIENTS + 3 * ["c0", "c2", "c1", "c3"]
     assert all(o.models["global"].equal(engine.blueprint.start) for o in orders[:4])
@@ -72,7 +67,7 @@ def test_clients_with_opposite_labels_part_and_stay_apart(tmp_path: Path) -> Non
 
 
 def test_a_community_starts_from_the_mean_of_its_members_first_models(tmp_path: Path) -> None:
-    task = opposed(("c2",))
+    task = Planted(only=(0, 0, 1, 0))
     fed, orders, engine = watched(tmp_path / "a", FedGroup(groups=2), task=task, rounds=1)
     assert members(fed) == [0, 0, 1, 0]
     first = trained(tmp_path / "b", task, dict.fromkeys(CLIENTS, engine.blueprint.start))
@@ -85,7 +80,7 @@ def test_a_community_starts_from_the_mean_of_its_members_first_models(tmp_path: 
 @pytest.mark.parametrize("late", ["c0", "c3"])
 def test_a_newcomer_trains_once_and_joins_by_direction(tmp_path: Path, late: str) -> None:
     """It is lost in the first training; afterwards it trains from where all began, and nobody else does."""
-    task = opposed(("c1", "c3"))
+    task = Planted(only=(1, 0, 1, 0))
     fed, orders, engine = watched(tmp_path, FedGroup(groups=2), first_of(late, TRAIN), task=task, rounds=2)
     together = fed.memory["members"]
     assert together[late] == together["c2" if late == "c0" else "c1"]

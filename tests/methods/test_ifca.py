@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.nn import functional as F
 
 from fedreel.core.federation import Federation
@@ -24,7 +25,8 @@ def loss(weights: Weights, client: str, task: Toy) -> float:
     model = task.model()
     bind(model).put(weights)
     x, y = task.population(None, 0).data(client).train.tensors
-    return float(F.cross_entropy(model.eval().head(model.backbone(x)), y))
+    with torch.no_grad():
+        return float(F.cross_entropy(model.eval().head(model.backbone(x)), y))
 
 
 def flipped(weights: Weights) -> Weights:
@@ -64,7 +66,7 @@ def test_a_client_trains_the_model_with_the_least_training_loss(tmp_path: Path) 
 
 def test_models_start_different_and_each_is_the_mean_of_those_who_chose_it(tmp_path: Path) -> None:
     task = Planted(flipped=("c1", "c3"))
-    fed, orders, engine = watched(tmp_path / "a", IFCA(groups=2), task=task, rounds=1)
+    fed, orders, _ = watched(tmp_path / "a", IFCA(groups=2), task=task, rounds=1)
     sent = orders[0].models
     assert [*sent] == ["community-0", "community-1"]
     assert sent["community-0"].distance(sent["community-1"]) > 0.5

@@ -24,12 +24,15 @@ class CFedVS(Communities):
     weight_by: Literal["samples", "frames", "loss", "equal"] = "frames"
     cost: Literal["euclidean", "cosine"] = "euclidean"
     normalize: Literal["none", "path", "length"] = "none"  # the paper's distance grows with the length of a video
+    grouping: Literal["distance", "length", "random"] = "distance"  # the last two are controls
 
     def find(self, fed: Federation) -> Groups:
-        distance = self._ask(fed, list(fed.clients))
+        distance = fed.memory["distance"] = self._ask(fed, list(fed.clients))
         clients, d = list(distance), np.array(list(distance.values()))
-        groups = k_means(np.abs(d[:, None] - d[None]), self.groups, fed.seed)
-        fed.memory["distance"] = distance
+        if self.grouping == "random":
+            groups = np.random.default_rng([fed.seed, 0x6C]).permutation(np.arange(len(d)) % self.groups)
+        else:
+            groups = k_means(np.abs(d[:, None] - d[None]), self.groups, fed.seed)
         return dict(zip(clients, map(int, groups)))
 
     def join(self, fed: Federation, clients: list[str]) -> Groups:
@@ -56,11 +59,11 @@ class CFedVS(Communities):
         proxy = fed.public.sequences[0]  # type: ignore[attr-defined]
         answers = list(fed.ask(clients, "distance", proxy=proxy.cpu()))
         distance = {a.client: a["distance"] for a in answers}
-        length = [a["steps"] / a["videos"] for a in answers]
-        spread = len(answers) > 2 and np.std(length) > 0 and np.std(list(distance.values())) > 0
-        with_length = float(np.corrcoef(length, list(distance.values()))[0, 1]) if spread else None
+        length = {a.client: a["steps"] / a["videos"] for a in answers}
+        pair = np.array([list(distance.values()), list(length.values())])
+        with_length = float(np.corrcoef(pair)[0, 1]) if len(answers) > 2 and pair.std(1).all() else None
         fed.record("distance", distance=distance, correlation_with_length=with_length)
-        return distance
+        return length if self.grouping == "length" else distance
 
 
 def community_means(members: Groups, distance: dict[str, float]) -> dict[int, float]:

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ def reproduce(
         raise RecipeError(f"'{system} {table}' has no scale '{scale}'", hint=nearest(scale, spec.scales))
     size = spec.scales[scale]
     out.mkdir(parents=True, exist_ok=True)
+    wanted = ("", "playground" if data is None else "data")
+    spec = replace(spec, rows=tuple(row for row in spec.rows if row.only in wanted))
     cells = [(spec, size, row, seed, data, out, device, jobs > 1) for row in spec.rows for seed in size.seeds]
     content: dict[str, Any] = {}
     for number, cell in enumerate(_each(cells, jobs), 1):
@@ -93,7 +96,7 @@ def _run_cell(cell: Cell) -> None:
     spec, size, row, seed, data, out, device, quiet = cell
     settings = {**spec.settings, **size.settings, **row.settings}
     if data is not None:
-        settings["data.source"] = str(data.resolve())
+        settings |= {"data.source": str(data.resolve()), **(spec.adapt(data) if spec.adapt else {})}
     folder = _cell_folder(out, row, seed)
     if row.compute is not None:
         _compute(row.compute, load_recipe(size.recipe, {**settings, "seed": seed}), folder)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..config import Recipe
 
 Metrics = dict[str, float]
+Only = Literal["", "playground", "data"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Row:
     setting: Mapping[str, Any] = field(default_factory=dict)  # how the row is labelled beside its name
     paper: Mapping[str, float] = field(default_factory=dict)  # metric -> printed value
     compute: Callable[[Recipe], Metrics] | None = None  # instead of a run: what needs no training (chance, people)
+    only: Only = ""  # a row for the playground, or for given data
 
 
 @dataclass(frozen=True)
@@ -57,3 +59,4 @@ class Table:
     plain: tuple[str, ...] = ()
     derive: Callable[[Path], Metrics] | None = None
     claims: tuple[Claim, ...] = ()
+    adapt: Callable[[Path], Mapping[str, Any]] | None = None  # settings that given data ask for
