@@ -46,18 +46,20 @@ class Case:
 
 TASK_SETTINGS: dict[str, dict[str, Any]] = {
     "recognition": {"classes": 2, "width": 2, "size": 16, "frames": 4},
+    "summary": {"features": "own", "width_in": 6, "width": 8, "blocks": 1, "hidden": 4, "fps": 2.0},
 }
 CASES = {
     **{name: Case(name) for name in METHODS},
     **{name: Case(name, evaluate_every=2) for name in SYNTHETIC},
     "private-state": Case("private-state", rounds=3, keep_optimizer=True, evaluate_every=3),
     **{f"task-{name}": Case("fedavg", name, {}, TASK_SETTINGS[name], evaluate_every=2) for name in TASKS},
+    "cfedvs-summary": Case("cfedvs", "summary", {"groups": 2}, TASK_SETTINGS["summary"]),
 }
 NEEDS_ALL_DATA = {"centralised"}  # cannot run at real sites, and says so
 
 
 def recipe_of(case: Case, data: Path, engine: dict[str, Any]) -> Recipe:
-    role = "toy" if case.task == "toy" else "videos"
+    role = {"toy": "toy", "recognition": "videos"}.get(case.task, case.task)
     return Recipe(
         system="conformance",
         device="cpu",
@@ -65,7 +67,7 @@ def recipe_of(case: Case, data: Path, engine: dict[str, Any]) -> Recipe:
         task={"name": case.task, **case.task_settings},
         method={"name": case.method, **case.settings},
         engine=engine,
-        data=DataConfig(source=str(data / role), role=role),
+        data=DataConfig(source=str(data / role), role=role, public=str(data / role)),
         train=TrainConfig(batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=case.keep_optimizer),
         round=RoundConfig(rounds=case.rounds, evaluate_every=case.evaluate_every, fraction=0.75, min_answers=1.0),
     )

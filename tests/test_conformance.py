@@ -12,6 +12,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -41,6 +43,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     _index(everywhere, rows)
     (root / "toy").mkdir()
+    summary_h5(root / "summary", OWNERS["north"] + OWNERS["south"])
     for site, clients in OWNERS.items():
         (root / site / "toy").mkdir(parents=True)
         (root / site / "toy" / "clients.txt").write_text(" ".join(clients))
@@ -50,7 +53,27 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.hardlink_to(everywhere / path)
         _index(root / site / "videos", mine)
+        summary_h5(root / site / "summary", clients)
     return root
+
+
+def summary_h5(folder: Path, owners: tuple[str, ...]) -> None:
+    """Annotated videos of these owners, three each, the last for testing; the same wherever the owner is."""
+    folder.mkdir(parents=True)
+    with h5py.File(folder / "annotations.h5", "w") as file:
+        for owner in owners:
+            for nth in range(3):
+                rng = np.random.default_rng([ord(owner[-1]), nth])
+                steps = 6 + 2 * nth + ord(owner[-1]) % 3
+                group = file.create_group(f"{owner}-{nth}")
+                group["features"] = rng.normal(size=(steps, 6)).astype(np.float32)
+                group["gtscore"] = rng.random(steps).astype(np.float32)
+                group["picks"] = np.arange(steps) * 15
+                group["n_frames"], group["n_steps"], group["fps"] = 15 * steps, steps, 30.0
+                group["change_points"] = np.array([[0, 44], [45, 15 * steps - 1]])
+                group["n_frame_per_seg"] = np.array([45, 15 * steps - 45])
+                group["user_summary"] = (rng.random((3, 15 * steps)) < 0.2).astype(np.uint8)
+                group.attrs.update(owner=owner, category="any", split="test" if nth == 2 else "train")
 
 
 def _index(folder: Path, rows: list[tuple[str, str, str, str]]) -> None:
@@ -81,7 +104,7 @@ def simulation() -> Iterator[Any]:
 def at_sites(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, int], Path]]:
     """All jobs at two sites, three jobs at a time: where they wrote, how they ended, and the sites' folder."""
     root = tmp_path_factory.mktemp("sites")
-    with closing(Sites(root, {name: data / name for name in OWNERS}, roles=("toy", "videos"))) as sites:
+    with closing(Sites(root, {name: data / name for name in OWNERS}, roles=("toy", "videos", "summary"))) as sites:
         order = {"jobs": list(CASES), "at_once": 3, "data": str(data), "out": str(root / "out")}
         order["server"] = str(sites.server_folder)
         (root / "out").mkdir()
@@ -103,7 +126,8 @@ def test_the_simulation_ends_with_the_same_bits(
     job = job_of(name, data, tmp_path, {"name": "flower-sim"})
     engine = FlowerSimEngine(job, job.population(), simulation)
     method: Method = job.method
-    fed = Federation(engine, method, job.recipe.round, job.recipe.seed)
+    public = job.task.public(job.recipe.data, job.recipe.data.seed)
+    fed = Federation(engine, method, job.recipe.round, job.recipe.seed, public=lambda: public)
     method.run(fed)
     for model, weights in fed.models.items():
         _assert_same(weights, local[name] / "model" / f"{model}.safetensors")

@@ -94,7 +94,7 @@ def _run_cell(cell: Cell) -> None:
     from ..api import run
 
     spec, size, row, seed, data, out, device, quiet = cell
-    settings = {**spec.settings, **size.settings, **row.settings}
+    settings = {**spec.settings, **size.settings, **row.settings, **dict.fromkeys(spec.follow, seed)}
     if data is not None:
         settings |= {"data.source": str(data.resolve()), **(spec.adapt(data) if spec.adapt else {})}
     folder = _cell_folder(out, row, seed)

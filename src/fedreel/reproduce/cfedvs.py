@@ -215,12 +215,14 @@ TABLES = {
     ),
     "table3": Table(
         rows=_models({"Mixture Transformer": {"f1": 63.8}}),
+        follow=("data.seed",),
         metrics=("f1", "tau", "rho"),
         claims=(Claim("Mixture Transformer", "vsLSTM", "f1"), Claim("Mixture Transformer", "plain Transformer", "tau")),
         **COMMON,
     ),
     "table4": Table(
         rows=_models({"Mixture Transformer": {"tau": 0.098, "rho": 0.149}}),
+        follow=("data.seed",),
         metrics=("tau", "rho"),
         claims=(Claim("Mixture Transformer", "vsLSTM", "tau"),),
         **COMMON,

@@ -59,4 +59,5 @@ class Table:
     plain: tuple[str, ...] = ()
     derive: Callable[[Path], Metrics] | None = None
     claims: tuple[Claim, ...] = ()
+    follow: tuple[str, ...] = ()  # settings that are set to the seed as well: data.seed, for another split with each
     adapt: Callable[[Path], Mapping[str, Any]] | None = None  # settings that given data ask for

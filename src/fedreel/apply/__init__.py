@@ -1,0 +1,1 @@
+"""Trained models put to use: on videos of a user's own, outside any federation."""
