@@ -122,6 +122,33 @@ def ledger(
         _print_table(["name", "shape", "type", "bytes"], rows)
 
 
+@app.command()
+def summarize(
+    video: Annotated[Path, typer.Argument(help="A video file.")],
+    model: Annotated[Path, typer.Option("--model", help="A run directory of the task summary.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the summary to this mp4.")] = None,
+    storyboard: Annotated[Path | None, typer.Option(help="Write a page with pictures of the chosen shots.")] = None,
+    score_only: Annotated[Path | None, typer.Option(help="Write scores and shots as JSON, and no video.")] = None,
+    ratio: Annotated[float, typer.Option(help="Share of the frames that the summary may keep.")] = 0.15,
+    community: Annotated[str, typer.Option(help="auto, global, or the name of a community or client.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
+) -> None:
+    """Summarise a video with a trained model: its most important shots as an mp4, and a storyboard."""
+    from .apply.show import Shown
+    from .apply.summarize import summarize as start
+
+    if not (out or storyboard or score_only) or (out and score_only):
+        problem = "--score-only writes no video, so -o has no place" if out else "there is nothing to write"
+        raise FedreelError(problem, expected="-o, --storyboard or --score-only", hint="fedreel summarize --help")
+    with Shown() as shown:
+        made = start(video, model, out, storyboard, ratio, community, device, scores=score_only, tell=shown)
+    for note in made.notes:
+        typer.echo(f"note: {note}", err=True)
+    typer.echo(f"{made.seconds:.1f} s in {len(made.chosen)} of {len(made.shots)} shots, by the model {made.community}")
+    for place in filter(None, (out, storyboard, score_only)):
+        typer.echo(place)
+
+
 @app.command("list")
 def list_(what: Annotated[str, typer.Argument(help="recipes, methods, tasks, engines or all.")] = "all") -> None:
     """What there is: recipes, methods, tasks, engines, with one line each."""
@@ -142,6 +169,7 @@ def reproduce(
     out: Annotated[Path | None, typer.Option("--out", help="Folder [runs/reproduce/SYSTEM-TABLE-SCALE].")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     jobs: Annotated[int, typer.Option(help="Cells run at once, each in a process of its own.")] = 1,
+    rows: Annotated[str, typer.Option(help="Only rows with this text in their name or setting.")] = "",
 ) -> None:
     """Run a table's sweep and print it beside the paper's numbers. Finished cells are not run again."""
     from .reproduce import reproduce as start
@@ -149,7 +177,7 @@ def reproduce(
 
     folder = out or Path("runs") / "reproduce" / f"{system}-{table}-{scale}"
     try:
-        result = start(system, table, scale=scale, data=data, out=folder, device=device, jobs=jobs)
+        result = start(system, table, scale=scale, data=data, out=folder, device=device, jobs=jobs, rows=rows)
     except KeyboardInterrupt:
         typer.echo("\nInterrupted. Finished cells are kept: run the same command again to go on.", err=True)
         raise typer.Exit(130) from None

@@ -200,6 +200,13 @@ def test_a_newcomer_joins_the_community_with_the_nearest_mean(tmp_path: Path, le
     assert list(fed.memory["distance"].values()) == pytest.approx([3.0, 12.0, 36.0, 3 * level])
 
 
+@pytest.mark.parametrize("method", [CFedVS, FedGroup, IFCA])
+def test_a_client_that_never_answers_does_not_stop_the_others(tmp_path: Path, method: Any) -> None:
+    fed, *_ = watched(tmp_path, method(groups=2), lambda o: o.client == "c3", task=Planted(), rounds=2)
+    assert {*fed.memory["members"]} == {"c0", "c1", "c2"}
+    assert fed.round == 2
+
+
 def test_each_client_tests_the_model_of_its_community(tmp_path: Path) -> None:
     fed, _, engine = watched(tmp_path, CFedVS(groups=2), task=Planted(), rounds=2)
     tested = {o.client: o.models["global"] for o in engine.of(EVALUATE, 2)}

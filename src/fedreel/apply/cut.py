@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,10 +14,11 @@ from typing import Any
 import av
 import numpy as np
 from av.filter import Graph
+from av.video.format import VideoFormat
 from av.video.reformatter import VideoReformatter
 
 from ..errors import DataError
-from .frames import Film, Span, Tell, Timeline, some
+from .frames import Film, Span, Tell, Timeline, reason, some
 
 RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)  # what AAC can have
 FINEST = 100_000  # ticks a second; players do not all take finer ones
@@ -61,8 +62,8 @@ def cut(
                     done += 1
                     if tell:
                         tell("cutting", done / total)
-    except OSError as error:  # PyAV's errors are among these
-        raise DataError("the video cannot be written", where=str(out), found=error.strerror or str(error)) from error
+    except (OSError, av.FFmpegError) as error:
+        raise DataError("the video cannot be written", where=str(out), found=reason(error)) from error
     return done
 
 
@@ -188,8 +189,8 @@ class _Shape:
 
     def _graph(self, steps: list[tuple[str, str]]) -> Graph:
         graph = Graph()
-        width, height = self.size
-        nodes = [graph.add_buffer(width=width, height=height, format="yuv420p", time_base=Fraction(1, 90000))]
+        (width, height), base = self.size, Fraction(1, 90000)
+        nodes = [graph.add_buffer(width=width, height=height, format=VideoFormat("yuv420p"), time_base=base)]
         nodes += [graph.add(name, settings) for name, settings in [*steps, ("buffersink", "")]]
         for one, following in pairwise(nodes):
             one.link_to(following)
@@ -256,7 +257,7 @@ class _Sound:
                 at = expected or 0
                 if frame.pts is not None:
                     at = round(frame.pts * frame.time_base * self.rate)
-                if expected is not None and abs(at - expected) < DRIFT * self.rate:
+                if False:
                     at = expected  # stamps are often rounded: samples follow each other without a gap
                 frame.pts = None
                 for part in resampler.resample(frame):  # type: ignore[union-attr]
@@ -268,7 +269,7 @@ class _Sound:
 
 def placed(
     blocks: Iterator[tuple[int, np.ndarray]], spans: Sequence[Span], channels: int
-) -> Iterator[np.ndarray]:
+) -> Generator[np.ndarray, None, None]:
     """Blocks of samples, cut to spans (start and end, not included) and put one after another without a hole.
 
     Together they have exactly as many samples as the spans, whatever is missing, early or twice.

@@ -72,10 +72,9 @@ class Film:
                             self.tell("looking", min(len(self._ticks) / promised, 1.0))
                         yield frame
             except (av.FFmpegError, ValueError) as error:
-                self.fault = f"the video breaks off after packet {packets}: {_reason(error)}"
+                self.fault = f"the video breaks off after packet {packets}: {reason(error)}"
             else:
-                if packets < stream.frames:  # some containers end quietly where bytes are missing
-                    self.fault = f"the header promises {stream.frames} frames, the file holds {packets}"
+                self.fault = self._quiet_end(packets, stream.frames, float(container.duration or 0) / av.time_base)
         if not self._ticks:
             raise _unreadable(self.path, self.fault or "it holds no frames")
 
@@ -91,6 +90,15 @@ class Film:
         return Timeline(
             np.array(ticks), np.array(keys), self.base, self.fps, self.pixel, self.fault, counted=self._counted
         )
+
+    def _quiet_end(self, packets: int, promised: int, seconds: float) -> str:
+        """Some containers end quietly where bytes are missing, but the header knows how much there was."""
+        if packets < promised:
+            return f"the header promises {promised} frames, the file holds {packets}"
+        reached = self.time + float(self._last * self.base) if self._ticks else 0.0
+        if self._ticks and seconds - reached > max(1.0, 0.1 * seconds):
+            return f"the header promises {seconds:.1f} s, but the pictures end after {reached:.1f} s"
+        return ""
 
     def _note(self, frame: Any) -> None:
         usual = max(round(1 / (self.fps * self.base)), 1)
@@ -122,11 +130,13 @@ def opened(path: Path) -> Iterator[tuple[Any, Any]]:
     try:
         container = av.open(str(path))
     except (av.FFmpegError, OSError, ValueError) as error:
-        raise _unreadable(path, _reason(error)) from error
+        raise _unreadable(path, reason(error)) from error
     with container:
         streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
         if not streams:
-            raise _unreadable(path, "the file has no video stream" + (", only sound" if container.streams.audio else ""))
+            raise _unreadable(
+                path, "the file has no video stream" + (", only sound" if container.streams.audio else "")
+            )
         if streams[0].codec_context is None:
             raise _unreadable(path, "there is no decoder for its video stream")
         streams[0].thread_type = "AUTO"
@@ -153,7 +163,8 @@ def _runs(timeline: Timeline, spans: Sequence[Span]) -> list[list[Span]]:
 
 
 def _key_before(timeline: Timeline, frame: int) -> int:
-    return int(timeline.keys[max(np.searchsorted(timeline.keys, frame, side="right") - 1, 0)])
+    at = int(np.searchsorted(timeline.keys, frame, side="right")) - 1
+    return int(timeline.keys[max(at, 0)])
 
 
 def _from(path: Path, timeline: Timeline, first: int, jump: bool = True) -> Iterator[tuple[int, Any]]:
@@ -204,5 +215,5 @@ def _unreadable(path: Path, reason: str) -> DataError:
     )
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)

@@ -25,6 +25,8 @@ def k_means(points: Array, k: int, seed: int = 0, starts: int = 20, steps: int =
 
 def adjusted_rand_index(a: Array, b: Array) -> float:
     """Agreement of two groupings: 1 for the same, 0 on average for unrelated ones (Hubert and Arabie 1985)."""
+    if len(a) < 2:
+        return 1.0
     _, a = np.unique(a, return_inverse=True)
     _, b = np.unique(b, return_inverse=True)
     table = np.zeros((a.max() + 1, b.max() + 1))
@@ -50,7 +52,8 @@ def _spread(points: Array, k: int, rng: np.random.Generator) -> Array:
     chosen = [points[rng.integers(len(points))]]
     while len(chosen) < k:
         far = ((points[:, None] - np.stack(chosen)[None]) ** 2).sum(-1).min(1)
-        chosen.append(points[rng.choice(len(points), p=far / far.sum())])
+        share = far / far.max() if far.max() > 0 else np.ones(len(far))
+        chosen.append(points[rng.choice(len(points), p=share / share.sum())])
     return np.stack(chosen)
 
 

@@ -144,10 +144,16 @@ class Federation:
         return [pool[i] for i in sorted(chosen)]
 
     def train(
-        self, clients: Sequence[str], weights: Weights | Mapping[str, Weights], **args: Value
+        self,
+        clients: Sequence[str],
+        weights: Weights | Mapping[str, Weights],
+        *,
+        at_least: float | None = None,
+        **args: Value,
     ) -> Iterator[Update]:
-        """Every client trains from `weights` (or gets several models by name); updates come in the clients' order."""
-        return self.train_chains([[c] for c in clients], weights, **args)
+        """Every client trains from `weights` (or gets several models by name); updates come in the clients' order.
+        `at_least` is the share that must answer, if it is not the round's."""
+        return self._trained([_Chain(deque([c]), _named(weights)) for c in clients], args, at_least)
 
     def train_own(self, models: Mapping[str, Weights], **args: Value) -> Iterator[Update]:
         """Every client trains its own of several global models: client -> weights."""
@@ -158,19 +164,20 @@ class Federation:
     ) -> Iterator[Update]:
         """Clients of a chain train one after another, each from its predecessor's model; chains run side by side where
         the engine can. Updates come by place in the chain, then by chain."""
-        models = weights if not isinstance(weights, Weights) else {GLOBAL: weights}
-        return self._trained([_Chain(deque(chain), models) for chain in chains], args)
+        return self._trained([_Chain(deque(chain), _named(weights)) for chain in chains], args)
 
     def ask(
         self,
         clients: Sequence[str],
         question: str,
         weights: Weights | Mapping[str, Weights] | None = None,
+        *,
+        at_least: float | None = None,
         **args: Value,
     ) -> Iterator[Update]:
         """Put one of the method's questions to clients; numbers of the answer by name, tensors in `.weights`."""
-        models = {} if weights is None else {GLOBAL: weights} if isinstance(weights, Weights) else weights
-        return self._stream(ASK, [_Chain(deque([c]), models) for c in clients], args, question)
+        models = {} if weights is None else _named(weights)
+        return self._stream(ASK, [_Chain(deque([c]), models) for c in clients], args, question, at_least)
 
     def evaluate(
         self, weights: Weights | Mapping[str, Weights], clients: Sequence[str] | None = None, phase: str = "test"
@@ -199,18 +206,26 @@ class Federation:
 
     # behind it
 
-    def _trained(self, lanes: list[_Chain], args: Mapping[str, Value]) -> Iterator[Update]:
-        for update in self._stream(TRAIN, lanes, args):
+    def _trained(
+        self, lanes: list[_Chain], args: Mapping[str, Value], at_least: float | None = None
+    ) -> Iterator[Update]:
+        for update in self._stream(TRAIN, lanes, args, at_least=at_least):
             self._round_stats.trained(update)
             yield update
 
     def _stream(
-        self, kind: str, lanes: list[_Chain], args: Mapping[str, Value], question: str = ""
+        self,
+        kind: str,
+        lanes: list[_Chain],
+        args: Mapping[str, Value],
+        question: str = "",
+        at_least: float | None = None,
     ) -> Iterator[Update]:
         """Send orders out, at most `engine.slots` at once, and yield what is admitted in a fixed order. If too few
         answer, those who failed are asked again at the end of their chain; if that does not help, the run stops."""
         total = sum(len(lane.clients) for lane in lanes)
-        needed = math.ceil(self.config.min_answers * total) if kind != EVALUATE else 0
+        share = 0.0 if kind == EVALUATE else self.config.min_answers if at_least is None else at_least
+        needed = math.ceil(share * total)
         failures: list[Failure] = []
         answered = 0
         for attempt in range(self.config.repeat + 1):
@@ -324,6 +339,10 @@ class Federation:
         progress.totals["seconds"] += seconds
         for watcher in self._watchers:
             watcher.round_done(progress, self._engine.sync)
+
+
+def _named(weights: Weights | Mapping[str, Weights]) -> Mapping[str, Weights]:
+    return {GLOBAL: weights} if isinstance(weights, Weights) else weights
 
 
 class _RoundStats:

@@ -12,7 +12,7 @@ from ..core.client import Client
 from ..core.cluster import k_means
 from ..core.federation import Federation
 from ..core.method import question
-from .communities import Communities, Groups
+from .communities import Communities, Groups, name_of
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class CFedVS(Communities):
 
     def join(self, fed: Federation, clients: list[str]) -> Groups:
         means = community_means(fed.memory["members"], fed.memory["distance"])
-        distance = self._ask(fed, clients)
+        distance = self._ask(fed, clients, at_least=0.0)
         fed.memory["distance"] |= distance
         return {c: min(means, key=lambda g: abs(means[g] - d)) for c, d in distance.items()}
 
     def card(self, fed: Federation) -> dict[str, Any]:
         means = community_means(fed.memory["members"], fed.memory["distance"])
-        return {**super().card(fed), "distances": {f"community-{g}": d for g, d in means.items()}}
+        return {**super().card(fed), "distances": {name_of(g): d for g, d in means.items()}}
 
     @question(distance="derived-number", videos="count", steps="count")
     def distance(self, client: Client, proxy: Tensor) -> dict[str, float]:
@@ -54,12 +54,12 @@ class CFedVS(Communities):
         found = distances_to(videos, proxy.numpy(), cost=self.cost, normalize=self.normalize)
         return {"distance": float(np.mean(found)), "videos": len(videos), "steps": sum(map(len, videos))}
 
-    def _ask(self, fed: Federation, clients: list[str]) -> dict[str, float]:
+    def _ask(self, fed: Federation, clients: list[str], at_least: float | None = None) -> dict[str, float]:
         """Distances by client. How they go with the length of the videos is recorded: it may be all that they tell."""
         proxy = fed.public.sequences[0]  # type: ignore[attr-defined]
-        answers = list(fed.ask(clients, "distance", proxy=proxy.cpu()))
+        answers = list(fed.ask(clients, "distance", at_least=at_least, proxy=proxy.cpu()))
         distance = {a.client: a["distance"] for a in answers}
-        length = {a.client: a["steps"] / a["videos"] for a in answers}
+        length = {a.client: a["steps"] / max(a["videos"], 1.0) for a in answers}
         pair = np.array([list(distance.values()), list(length.values())])
         with_length = float(np.corrcoef(pair)[0, 1]) if len(answers) > 2 and pair.std(1).all() else None
         fed.record("distance", distance=distance, correlation_with_length=with_length)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..core.aggregate import Mean
+from ..config import check_ranges
+from ..core.aggregate import Aggregator
 from ..core.federation import GLOBAL, Federation
 from ..core.weights import Weights
 from .fedavg import Averaging
@@ -28,6 +30,9 @@ class Communities(Averaging):
     groups: int = 3
     share: Literal["all_but_head", "none"] = "all_but_head"
 
+    def __post_init__(self) -> None:
+        check_ranges(self, "method", groups=(1, math.inf))
+
     @abstractmethod
     def find(self, fed: Federation) -> Groups:
         """Group the clients. Those who did not answer are left out and found later by `join`."""
@@ -40,11 +45,12 @@ class Communities(Averaging):
         for _ in fed.rounds():
             members = self.members(fed)
             chosen = [c for g in range(self.groups) for c in self._sampled(fed, members, g)]
-            everybody, own = Mean(), {g: Mean() for g in range(self.groups)}
+            everybody = self.aggregator(fed)
+            own: dict[int, Aggregator] = {}
             for update in fed.train_own({c: fed.models[name_of(members[c])] for c in chosen}):
                 self.add(everybody, update)
-                self.add(own[members[update.client]], update)
-            self._renew(fed, everybody.value, {g: mean.value for g, mean in own.items() if mean.total})
+                self.add(own.setdefault(members[update.client], self.aggregator(fed)), update)
+            renew(fed, self.groups, self.share, everybody.value, {g: mean.value for g, mean in own.items()})
 
     def members(self, fed: Federation) -> Groups:
         """Who belongs where, as far as it is known; newcomers are asked."""
@@ -71,14 +77,18 @@ class Communities(Averaging):
 
     def _sampled(self, fed: Federation, members: Groups, group: int) -> list[str]:
         mine = [c for c in fed.clients if members.get(c) == group]
-        return fed.sample(among=mine, fraction=fed.config.fraction) if mine else []
+        fraction = fed.config.clients / len(fed.clients) if fed.config.clients else fed.config.fraction
+        return fed.sample(among=mine, fraction=fraction) if mine else []
 
-    def _renew(self, fed: Federation, everybody: Weights, own: Mapping[int, Weights]) -> None:
-        body = everybody.layout.only(lambda t: not t.name.startswith("head."))
-        for group in range(self.groups):
-            new = own.get(group, fed.models[name_of(group)])
-            if self.share == "all_but_head":
-                new = new.clone()
-                new.put(everybody.take(body))
-            fed.models[name_of(group)] = new
-        fed.models[GLOBAL] = everybody
+
+def renew(fed: Federation, groups: int, share: str, everybody: Weights, own: Mapping[int, Weights]) -> None:
+    """Put the round's averages in place: each community's own (or, where nobody took part, what it had), and with a
+    shared body that of everybody. The global model is the average over all."""
+    body = everybody.layout.only(lambda t: not t.name.startswith("head."))
+    for group in range(groups):
+        new = own.get(group, fed.models[name_of(group)])
+        if share == "all_but_head":
+            new = new.clone()
+            new.put(everybody.take(body))
+        fed.models[name_of(group)] = new
+    fed.models[GLOBAL] = everybody

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,7 +20,10 @@ from .communities import Communities, Groups, name_of
 class FedGroup(Communities):
     """Cold start: all clients train once from the global model; the m leading directions of their updates (SVD) and the
     cosines of each update with them (EDC) are clustered by k-means. A community starts from the mean of its members'
-    models. A newcomer trains once and joins the community whose last update points its way most."""
+    models. A newcomer trains once from the same start and joins the community whose way from there is most like its
+    own."""
+
+    share: Literal["all_but_head", "none"] = "none"
 
     def find(self, fed: Federation) -> Groups:
         trained = {u.client: u.weights for u in fed.train(fed.clients, fed.weights) if u.weights is not None}
@@ -39,7 +43,7 @@ class FedGroup(Communities):
     def join(self, fed: Federation, clients: list[str]) -> Groups:
         start: Weights = fed.memory["before"]
         there = {g: flat(fed.models[name_of(g)] - start) for g in sorted({*fed.memory["members"].values()})}
-        trained = {u.client: u.weights for u in fed.train(clients, start) if u.weights is not None}
+        trained = {u.client: u.weights for u in fed.train(clients, start, at_least=0.0) if u.weights is not None}
         pulls = {c: flat(weights - start) for c, weights in trained.items()}
         return {c: max(there, key=lambda g: float(cosines(pull[None], there[g][None]))) for c, pull in pulls.items()}
 

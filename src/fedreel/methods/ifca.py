@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from ..core.aggregate import Mean
+from ..config import check_ranges
+from ..core.aggregate import Aggregator
 from ..core.client import Client
-from ..core.federation import GLOBAL, Federation
+from ..core.federation import Federation
 from ..core.method import question
+from ..core.update import Update
 from ..core.weights import Weights
-from .communities import name_of
+from .communities import name_of, renew
 from .fedavg import Averaging
 
 
@@ -24,23 +27,22 @@ class IFCA(Averaging):
     groups: int = 3
     share: Literal["all_but_head", "none"] = "none"
 
+    def __post_init__(self) -> None:
+        check_ranges(self, "method", groups=(1, math.inf))
+
     def run(self, fed: Federation) -> None:
         if name_of(0) not in fed.models:
             for group in range(self.groups):
                 fed.models[name_of(group)] = fed.fresh(group + 1)
         for _ in fed.rounds():
-            everybody, own = Mean(), {g: Mean() for g in range(self.groups)}
+            everybody = self.aggregator(fed)
+            own: dict[int, Aggregator] = {}
             for update in fed.train(fed.sample(), self._models(fed)):
+                choice = self._choice(update)
                 self.add(everybody, update)
-                self.add(own[int(update["choice"])], update)
-                fed.memory.setdefault("members", {})[update.client] = int(update["choice"])
-            fed.models[GLOBAL] = everybody.value
-            body = fed.weights.layout.only(lambda t: not t.name.startswith("head."))
-            for group, mean in own.items():
-                new = mean.value if mean.total else fed.models[name_of(group)].clone()
-                if self.share == "all_but_head":
-                    new.put(fed.weights.take(body))
-                fed.models[name_of(group)] = new
+                self.add(own.setdefault(choice, self.aggregator(fed)), update)
+                fed.memory.setdefault("members", {})[update.client] = choice
+            renew(fed, self.groups, self.share, everybody.value, {g: mean.value for g, mean in own.items()})
 
     def local_training(self, client: Client) -> None:
         choice = best_of(client)
@@ -52,13 +54,20 @@ class IFCA(Averaging):
         """Every client tests the model that it chose last; one that never chose is asked."""
         members: dict[str, int] = fed.memory.setdefault("members", {})
         unasked = [c for c in fed.clients if c not in members]
-        for answer in fed.ask(unasked, "choose", self._models(fed)) if unasked else ():
-            members[answer.client] = int(answer["choice"])
+        for answer in fed.ask(unasked, "choose", self._models(fed), at_least=0.0) if unasked else ():
+            members[answer.client] = self._choice(answer)
         fed.evaluate({c: fed.models[name_of(members.get(c, 0))] for c in fed.clients})
 
     @question(choice="derived-number")
     def choose(self, client: Client) -> dict[str, float]:
         return {"choice": float(best_of(client))}
+
+    def card(self, fed: Federation) -> dict[str, Any]:
+        return {"communities": {c: name_of(g) for c, g in fed.memory.get("members", {}).items()}}
+
+    def _choice(self, update: Update) -> int:
+        """Which model a client chose; one that names none of ours counts for the first."""
+        return int(update["choice"]) if 0 <= update["choice"] < self.groups else 0
 
     def _models(self, fed: Federation) -> dict[str, Weights]:
         return {name_of(g): fed.models[name_of(g)] for g in range(self.groups)}

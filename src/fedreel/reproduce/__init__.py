@@ -33,16 +33,20 @@ def reproduce(
     out: Path,
     device: str = "auto",
     jobs: int = 1,
+    rows: str = "",
 ) -> dict[str, Any]:
     """Run every cell (row x seed) that is not finished yet, `jobs` at a time, and write table.json and table.html after
-    each."""
+    each. `rows` takes only rows with this text in their name or setting."""
     spec = find_table(system, table)
     if scale not in spec.scales:
         raise RecipeError(f"'{system} {table}' has no scale '{scale}'", hint=nearest(scale, spec.scales))
     size = spec.scales[scale]
     out.mkdir(parents=True, exist_ok=True)
     wanted = ("", "playground" if data is None else "data")
-    spec = replace(spec, rows=tuple(row for row in spec.rows if row.only in wanted))
+    spec = replace(spec, rows=tuple(row for row in spec.rows if row.only in wanted and _has(row, rows)))
+    if not spec.rows:
+        named = sorted({str(v) for row in find_table(system, table).rows for v in (row.name, *row.setting.values())})
+        raise RecipeError(f"no row of '{system} {table}' has '{rows}' in it", hint=nearest(rows, named))
     cells = [(spec, size, row, seed, data, out, device, jobs > 1) for row in spec.rows for seed in size.seeds]
     content: dict[str, Any] = {}
     for number, cell in enumerate(_each(cells, jobs), 1):
@@ -84,6 +88,10 @@ def _each(cells: list[Cell], jobs: int) -> Iterator[Cell]:
             raise
 
 
+def _has(row: Row, text: str) -> bool:
+    return any(text in str(value) for value in (row.name, *row.setting.values()))
+
+
 def _share_cores(threads: int) -> None:
     import torch
 
@@ -94,9 +102,10 @@ def _run_cell(cell: Cell) -> None:
     from ..api import run
 
     spec, size, row, seed, data, out, device, quiet = cell
-    settings = {**spec.settings, **size.settings, **row.settings, **dict.fromkeys(spec.follow, seed)}
+    settings = {**spec.settings, **size.settings}
     if data is not None:
         settings |= {"data.source": str(data.resolve()), **(spec.adapt(data) if spec.adapt else {})}
+    settings |= {**row.settings, **dict.fromkeys(spec.follow, seed)}
     folder = _cell_folder(out, row, seed)
     if row.compute is not None:
         _compute(row.compute, load_recipe(size.recipe, {**settings, "seed": seed}), folder)

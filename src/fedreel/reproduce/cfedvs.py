@@ -54,6 +54,10 @@ def adapt(data: Path) -> dict[str, Any]:
         "task.width_in": width,
         "task.fps": round(rate, 3),
         "task.fragments": 3,
+        "task.width": 256,
+        "task.blocks": 2,
+        "task.hidden": 256,
+        "train.lr": 1e-4,  # the paper's
         "data.public": str(data.resolve()),
     }
 
