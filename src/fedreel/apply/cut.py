@@ -257,7 +257,7 @@ class _Sound:
                 at = expected or 0
                 if frame.pts is not None:
                     at = round(frame.pts * frame.time_base * self.rate)
-                if False:
+                if expected is not None and abs(at - expected) < DRIFT * self.rate:
                     at = expected  # stamps are often rounded: samples follow each other without a gap
                 frame.pts = None
                 for part in resampler.resample(frame):  # type: ignore[union-attr]

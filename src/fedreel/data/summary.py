@@ -23,6 +23,7 @@ How = Literal["auto", "mean", "max"]
 Spread = Literal["auto", "hold", "nearest"]
 
 ANNOTATIONS = "annotations.h5"
+H5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, MemoryError)  # of damaged files
 
 # TVSum's 50 videos in their usual order, five of each category. No two are of the same length, so that lengths tell
 # which video is which in files that hold no names.
@@ -96,9 +97,9 @@ def read_summary(
     videos = []
     try:
         with h5py.File(path, "r") as file:
-            for name in sorted(file, key=_natural):
+            for name in sorted(map(str, file), key=_natural):
                 videos.append(_Group(path, name, file[name], how, spread).video())
-    except (OSError, RuntimeError) as error:
+    except H5_ERRORS as error:
         raise DataError("this is not a readable h5 file", where=str(path), found=str(error)) from error
     if not videos:
         raise DataError("this h5 file holds no videos", where=str(path))
@@ -200,11 +201,11 @@ class _Group:
     def numbers(self, key: str, shape: tuple[int | None, ...] | None, dtype: type) -> Array:
         """An array of finite numbers; None in the shape stands for any length but 0."""
         if key not in self.group:
-            raise self.error(key, "this key", f"only {', '.join(sorted(self.group)) or 'nothing'}")
+            raise self.error(key, "this key", f"only {', '.join(sorted(map(str, self.group))) or 'nothing'}")
         try:
             raw = self.group[key][()]
             values = np.asarray(raw).astype(np.float64)
-        except (AttributeError, TypeError, ValueError, OSError) as error:
+        except H5_ERRORS as error:
             raise self.error(key, "numbers", str(error)) from error
         if shape is not None:
             fits = len(shape) == values.ndim and all(w in (None, n) for w, n in zip(shape, values.shape))
@@ -218,14 +219,12 @@ class _Group:
         return values.astype(dtype)
 
     def text(self, key: str) -> str:
-        value = self.group[key] if key in self.group else self.group.attrs.get(key, "")
-        if isinstance(value, h5py.Dataset):
-            value = value[()]
-        if isinstance(value, np.ndarray) and value.size == 1:
-            value = value.reshape(-1)[0]
         try:
+            value = self.group[key][()] if key in self.group else self.group.attrs.get(key, "")
+            if isinstance(value, np.ndarray) and value.size == 1:
+                value = value.reshape(-1)[0]
             value = value.decode() if isinstance(value, bytes) else value
-        except UnicodeDecodeError as error:
+        except H5_ERRORS as error:
             raise self.error(key, "text", str(error)) from error
         if not isinstance(value, str):
             raise self.error(key, "text", type(value).__name__)

@@ -6,6 +6,7 @@ and what chance and people reach stands in every table."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -89,23 +90,19 @@ def _agreement(run: Path) -> Metrics:
     return {"ari": adjusted_rand_index(np.array([members[c] for c in both]), np.array([planted[c] for c in both]))}
 
 
-def without_training(kind: str) -> Any:
+def without_training(kind: str, recipe: Recipe) -> Metrics:
     """A row of scores that no model made: random, constant, centre (a prior) or human (leave one out)."""
+    from ..core.job import make_task
 
-    def compute(recipe: Recipe) -> Metrics:
-        from ..core.job import make_task
-
-        population = make_task(recipe).population(recipe.data, recipe.data.seed)
-        by_client = []
-        for number, client in enumerate(population.clients):
-            truths = population.data(client).test.truths  # type: ignore[attr-defined]
-            by_client.append([_scores(kind, t, 1000 * recipe.seed + 50 * number + i) for i, t in enumerate(truths)])
-        everything = mean_scores([s for found in by_client for s in found])
-        clients = mean_defined([mean_scores(found).f1 for found in by_client if found])
-        named = {"f1": everything.f1, "tau": everything.tau, "rho": everything.rho, "f1_clients": clients}
-        return {name: value for name, value in named.items() if value == value}
-
-    return compute
+    population = make_task(recipe).population(recipe.data, recipe.data.seed)
+    by_client = []
+    for number, client in enumerate(population.clients):
+        truths = population.data(client).test.truths  # type: ignore[attr-defined]
+        by_client.append([_scores(kind, t, 1000 * recipe.seed + 50 * number + i) for i, t in enumerate(truths)])
+    everything = mean_scores([s for found in by_client for s in found])
+    clients = mean_defined([mean_scores(found).f1 for found in by_client if found])
+    named = {"f1": everything.f1, "tau": everything.tau, "rho": everything.rho, "f1_clients": clients}
+    return {name: value for name, value in named.items() if value == value}
 
 
 def _scores(kind: str, truth: Truth, seed: int) -> SummaryScores:
@@ -118,7 +115,7 @@ def _scores(kind: str, truth: Truth, seed: int) -> SummaryScores:
 
 def references(setting: Mapping[str, Any], settings: Mapping[str, Any], **options: Any) -> tuple[Row, ...]:
     kinds = ("random", "constant", "centre", "human")
-    return tuple(Row(k, settings, setting, compute=without_training(k), **options) for k in kinds)
+    return tuple(Row(k, settings, setting, compute=partial(without_training, k), **options) for k in kinds)
 
 
 METHODS: dict[str, Mapping[str, Any]] = {
