@@ -35,23 +35,35 @@ name = "flower-sim"
 """
 
 
-def helpers() -> set[tuple[int, str]]:
-    """Processes of Ray and Flower that run on this machine."""
-    found = set()
+def descendants(pid: int) -> set[tuple[int, str]]:
+    """Process id and start time of all that a process has started, and what that has started."""
+    parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        ours = any(word in words for word in ("raylet", "gcs_server", "ray::", "flower-super", "flwr-"))
-        if ours and state != "Z":
-            found.add((int(folder.name), words))
-    return found
+        if fields[0] != "Z":
+            parents[int(folder.name)] = (int(fields[1]), fields[19])
+    found = {pid}
+    while more := {p for p, (parent, _) in parents.items() if parent in found and p not in found}:
+        found |= more
+    return {(p, parents[p][1]) for p in found - {pid}}
+
+
+def running(processes: set[tuple[int, str]]) -> list[int]:
+    alive = []
+    for pid, since in processes:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] != "Z" and fields[19] == since:
+            alive.append(pid)
+    return alive
 
 
 def test_a_simulated_run_writes_what_a_local_run_writes(tmp_path: Path) -> None:
-    before = helpers()
     (tmp_path / "job.toml").write_text(RECIPE.format(method="fedbn"))
     said = fedreel("run", tmp_path / "job.toml", "--out", tmp_path / "run", timeout=300)
     assert "fedbn on toy: 3 rounds" in said.stdout
@@ -68,19 +80,19 @@ def test_a_simulated_run_writes_what_a_local_run_writes(tmp_path: Path) -> None:
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
     ledgers = [(tmp_path / side / "ledger.jsonl").read_text().count('"departure"') for side in ("run", "local")]
     assert ledgers[0] == ledgers[1]
-    assert helpers() <= before
 
 
 def test_ctrl_c_leaves_nothing_running_and_says_how_to_go_on(tmp_path: Path) -> None:
-    before = helpers()
     (tmp_path / "job.toml").write_text(RECIPE.format(method="slow"))
-    running = Running("run", tmp_path / "job.toml", "--out", tmp_path / "run", log=tmp_path / "said")
+    job = Running("run", tmp_path / "job.toml", "--out", tmp_path / "run", log=tmp_path / "said")
     deadline = time.monotonic() + 120
     while not (tmp_path / "run" / "clients").exists():  # the first client has worked: in the midst of a round
-        assert running.process.poll() is None, running.said()
+        assert job.process.poll() is None, job.said()
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    os.kill(running.process.pid, signal.SIGINT)
-    assert running.process.wait(60) == 130
-    assert "go on with: fedreel run" in running.said()
-    assert helpers() <= before
+    started = descendants(job.process.pid)
+    assert len(started) > 5  # SuperLink, SuperExec, the simulation, Ray's processes and actors
+    os.kill(job.process.pid, signal.SIGINT)
+    assert job.process.wait(60) == 130
+    assert "go on with: fedreel run" in job.said()
+    assert not running(started)

@@ -8,7 +8,7 @@ from pathlib import Path
 from .config import load_recipe
 from .report import Entry, write_index
 
-DEMOS = {"recognition": "recognition"}  # title -> recipe
+DEMOS = {"recognition": "recognition", "CFed-VS": "cfedvs"}  # title -> recipe
 
 
 def demo(out: Path) -> Path:

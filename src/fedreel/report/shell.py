@@ -13,8 +13,9 @@ from fedreel.report.markup import Html, el
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def document(title: str, *body: object, version: str = "") -> str:
-    """A complete HTML document."""
+def document(title: str, *body: object, version: str = "", images: bool = False) -> str:
+    """A complete HTML document; with `images` it may show pictures that it holds itself."""
+    policy = f"{POLICY}; img-src data:" if images else POLICY
     package = files("fedreel.report")
     style = Html(package.joinpath("page.css").read_text("utf-8"))
     script = Html(package.joinpath("page.js").read_text("utf-8"))
@@ -22,7 +23,7 @@ def document(title: str, *body: object, version: str = "") -> str:
         "head",
         el("meta", charset="utf-8"),
         el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        el("meta", http_equiv="Content-Security-Policy", content=policy),
         el("meta", name="color-scheme", content="light dark"),
         el("title", title),
         el("style", style),

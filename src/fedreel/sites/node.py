@@ -122,9 +122,10 @@ def _home(site: SiteFolder, sockets: Path, user: str | None) -> Path:
     home = sockets / "flower"
     home.mkdir(mode=0o700)
     shutil.copyfile(site.path / "site.key", home / "site.key")
+    shutil.copyfile(site.config.ca, home / "ca.crt")
     os.chmod(home / "site.key", 0o400)
     os.chmod(sockets, 0o711)
-    for path in (home / "site.key", home):
+    for path in (home / "site.key", home / "ca.crt", home):
         shutil.chown(path, user, group)
     return home
 
@@ -136,8 +137,8 @@ def _start_worker(site: SiteFolder, sockets: Path, processes: Processes, user: s
 
 
 def _start_node(site: SiteFolder, sockets: Path, home: Path, processes: Processes, user: str | None) -> Popen[bytes]:
-    key = site.path / "site.key" if user is None else home / "site.key"
-    command = [program("flower-supernode"), "--root-certificates", site.config.ca, "--superlink", site.config.server]
+    key, ca = (site.path / "site.key", site.config.ca) if user is None else (home / "site.key", home / "ca.crt")
+    command = [program("flower-supernode"), "--root-certificates", str(ca), "--superlink", site.config.server]
     command += ["--host", "127.0.0.1", "--port", str(free_port()), "--auth-supernode-private-key", str(key)]
     command += ["--node-config", f'socket="{sockets / "s"}"']
     return processes.start(command, site.path / "node.log", quiet_environment(home), user)
