@@ -21,10 +21,8 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The slow tests start servers and sites and mostly wait for them, so three files run side by side.
 test: lint
-	$(BIN)/python -m pytest -m "not slow"
-	$(BIN)/python -m pytest -m slow -n 3 --dist loadfile
+	$(BIN)/python -m pytest
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache build src/fedreel.egg-info

@@ -141,7 +141,15 @@ def _start_node(site: SiteFolder, sockets: Path, home: Path, processes: Processe
     command = [program("flower-supernode"), "--root-certificates", str(ca), "--superlink", site.config.server]
     command += ["--host", "127.0.0.1", "--port", str(free_port()), "--auth-supernode-private-key", str(key)]
     command += ["--node-config", f'socket="{sockets / "s"}"']
-    return processes.start(command, site.path / "node.log", quiet_environment(home), user)
+    try:
+        return processes.start(command, site.path / "node.log", quiet_environment(home), user)
+    except PermissionError as error:
+        raise FedreelError(
+            f"the user '{user}' cannot run Flower",
+            where=command[0],
+            found=str(error),
+            hint="install Python and fedreel where that user may read them, not in a home folder",
+        ) from error
 
 
 def _whole(node: Popen[bytes]) -> bool:
