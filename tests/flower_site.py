@@ -9,6 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedreel.config import Recipe, RoundConfig, TrainConfig, as_table
 
 HERE = Path(__file__).parent
 FEDREEL = [sys.executable, "-m", "fedreel"]
@@ -18,6 +23,24 @@ def environment() -> dict[str, str]:
     """Processes know the tests' own methods and the toy task, as an installed package would make them known."""
     path = os.pathsep.join([str(HERE), str(HERE / "plugin"), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def toy_recipe(rounds: int, seconds: float = 0.0, **changes: Any) -> Recipe:
+    """A job on the toy whose clients keep a head, a counter and their optimizer, and take their time."""
+    given = {
+        "system": "toy",
+        "device": "cpu",
+        "task": {"name": "toy"},
+        "method": {"name": "slow", "seconds": seconds},
+        "train": TrainConfig(batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=True),
+        "round": RoundConfig(rounds=rounds, evaluate_every=rounds, min_answers=1.0),
+    }
+    return Recipe(**{**given, **changes})
+
+
+def job_file(path: Path, recipe: Recipe) -> Path:
+    path.write_text(tomli_w.dumps(as_table(recipe)))
+    return path
 
 
 def free_port() -> int:

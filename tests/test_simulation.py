@@ -6,33 +6,19 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fedreel.config import Recipe, RoundConfig, TrainConfig
 from fedreel.core.run import run
-from fedreel.methods.fedbn import FedBN
-from flower_site import Running, fedreel
+from flower_site import Running, fedreel, job_file, toy_recipe
+from synthetic import Slow
 from toy import Toy
 
 pytest.importorskip("ray", reason="needs the extra `flower`")
 pytestmark = pytest.mark.slow
 
-RECIPE = """
-system = "toy"
-device = "cpu"
-[task]
-name = "toy"
-[method]
-name = "{method}"
-[train]
-batch_size = 4
-lr = 0.1
-[round]
-rounds = 3
-[engine]
-name = "flower-sim"
-"""
+SIMULATED: dict[str, Any] = {"engine": {"name": "flower-sim"}}
 
 
 def descendants(pid: int) -> set[tuple[int, str]]:
@@ -64,26 +50,18 @@ def running(processes: set[tuple[int, str]]) -> list[int]:
 
 
 def test_a_simulated_run_writes_what_a_local_run_writes(tmp_path: Path) -> None:
-    (tmp_path / "job.toml").write_text(RECIPE.format(method="fedbn"))
-    said = fedreel("run", tmp_path / "job.toml", "--out", tmp_path / "run", timeout=300)
-    assert "fedbn on toy: 3 rounds" in said.stdout
-    recipe = Recipe(
-        system="toy",
-        device="cpu",
-        task={"name": "toy"},
-        method={"name": "fedbn"},
-        train=TrainConfig(batch_size=4, lr=0.1),
-        round=RoundConfig(rounds=3),
-    )
-    run(recipe, tmp_path / "local", quiet=True, task=Toy(), method=FedBN())
-    for name in ("model/global.safetensors",):
-        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
+    job = job_file(tmp_path / "job.toml", toy_recipe(rounds=3, **SIMULATED))
+    said = fedreel("run", job, "--out", tmp_path / "run", timeout=300)
+    assert "slow on toy: 3 rounds" in said.stdout
+    run(toy_recipe(rounds=3), tmp_path / "local", quiet=True, task=Toy(), method=Slow(seconds=0))
+    model = "model/global.safetensors"
+    assert (tmp_path / "run" / model).read_bytes() == (tmp_path / "local" / model).read_bytes()
     ledgers = [(tmp_path / side / "ledger.jsonl").read_text().count('"departure"') for side in ("run", "local")]
     assert ledgers[0] == ledgers[1]
 
 
 def test_ctrl_c_leaves_nothing_running_and_says_how_to_go_on(tmp_path: Path) -> None:
-    (tmp_path / "job.toml").write_text(RECIPE.format(method="slow"))
+    job_file(tmp_path / "job.toml", toy_recipe(rounds=3, seconds=5, **SIMULATED))
     job = Running("run", tmp_path / "job.toml", "--out", tmp_path / "run", log=tmp_path / "said")
     deadline = time.monotonic() + 120
     while not (tmp_path / "run" / "clients").exists():  # the first client has worked: in the midst of a round

@@ -19,9 +19,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig
+from fedreel.config import DataConfig
 from fedreel.core.run import run
-from flower_site import Federation, Running, environment, fedreel, free_port, left_over
+from flower_site import Federation, Running, environment, fedreel, free_port, job_file, left_over, toy_recipe
 from synthetic import Slow
 from toy import Toy
 
@@ -29,24 +29,6 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 pytestmark = pytest.mark.slow
 
 CLIENTS = {"ward": ("c0", "c3"), "lab": ("c1",), "home": ("c2",)}
-RECIPE = """
-system = "toy"
-device = "cpu"
-[task]
-name = "toy"
-[method]
-name = "slow"
-seconds = {seconds}
-[train]
-batch_size = 4
-lr = 0.1
-momentum = 0.9
-keep_optimizer = true
-[round]
-rounds = {rounds}
-evaluate_every = {rounds}
-min_answers = 1.0
-"""
 
 
 @pytest.fixture(scope="module")
@@ -65,23 +47,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same job on the local engine, with as many threads as the sites' processes have."""
     torch.set_num_threads(1)
     out = tmp_path_factory.mktemp("undisturbed")
-    recipe = Recipe(
-        system="toy",
-        device="cpu",
-        task={"name": "toy"},
-        method={"name": "slow"},
-        data=DataConfig(),
-        train=TrainConfig(batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=True),
-        round=RoundConfig(rounds=3, evaluate_every=3, min_answers=1.0),
-    )
-    run(recipe, out / "run", quiet=True, task=Toy(), method=Slow(seconds=0))
+    run(toy_recipe(rounds=3), out / "run", quiet=True, task=Toy(), method=Slow(seconds=0))
     return out / "run"
-
-
-def recipe_file(folder: Path, rounds: int, seconds: float) -> Path:
-    path = folder / "job.toml"
-    path.write_text(RECIPE.format(rounds=rounds, seconds=seconds))
-    return path
 
 
 def same_end(found: Path, federation: Federation, expected: Path) -> None:
@@ -99,7 +66,7 @@ def same_end(found: Path, federation: Federation, expected: Path) -> None:
 
 
 def test_a_job_at_three_sites_gives_what_a_local_run_gives(federation: Federation, tmp_path: Path) -> None:
-    job, out = recipe_file(tmp_path, 1, 0), tmp_path / "out"
+    job, out = job_file(tmp_path / "job.toml", toy_recipe(rounds=1)), tmp_path / "out"
     said = fedreel("submit", job, "--out", out, "--server", federation.server_folder)
     assert "slow on toy: 1 rounds" in said.stdout
     for name in ("recipe.toml", "metrics.jsonl", "summary.json", "model/global.safetensors", "report.html"):
@@ -115,8 +82,8 @@ def test_a_job_at_three_sites_gives_what_a_local_run_gives(federation: Federatio
 
 
 def test_a_site_whose_data_do_not_fit_is_named_before_the_first_round(federation: Federation, tmp_path: Path) -> None:
-    job = recipe_file(tmp_path, 1, 0)
-    job.write_text(job.read_text().replace('name = "toy"\n', 'name = "recognition"\n') + '[data]\nrole = "clips"\n')
+    recipe = toy_recipe(rounds=1, task={"name": "recognition"}, data=DataConfig(role="clips"))
+    job = job_file(tmp_path / "job.toml", recipe)
     said = fedreel("submit", job, "--out", tmp_path / "out", "--server", federation.server_folder, check=False)
     assert said.returncode == 2
     assert "3 of 3 sites cannot take part" in said.stderr
@@ -209,7 +176,7 @@ def test_everything_is_killed_once_and_the_run_ends_right(
     federation: Federation, undisturbed: Path, tmp_path: Path
 ) -> None:
     """kill -9 of a client process, of a worker, of a whole site, of the server, and of the job itself, in mid-round."""
-    job, out = recipe_file(tmp_path, 3, 5), tmp_path / "out"
+    job, out = job_file(tmp_path / "job.toml", toy_recipe(rounds=3, seconds=5)), tmp_path / "out"
     submit = ("submit", job, "--out", out, "--server", federation.server_folder)
     running = Running(*submit, log=tmp_path / "submit.out")
     working(federation, "ward", running, 1)

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fedreel.config import Recipe, RoundConfig, TrainConfig
 from fedreel.core.run import run
-from flower_site import FEDREEL, Running, allow_all, environment, fedreel, free_port
+from flower_site import FEDREEL, Running, allow_all, environment, fedreel, free_port, job_file, toy_recipe
 from synthetic import Slow
 from toy import Toy
 
@@ -22,22 +21,6 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 pytestmark = pytest.mark.slow
 
 CLIENTS = {"north": ("c0", "c2"), "south": ("c1", "c3")}
-RECIPE = """
-system = "toy"
-device = "cpu"
-[task]
-name = "toy"
-[method]
-name = "slow"
-seconds = 4.0
-[train]
-batch_size = 4
-lr = 0.1
-[round]
-rounds = 3
-evaluate_every = 3
-min_answers = 1.0
-"""
 
 
 def ip(*words: str) -> None:
@@ -104,7 +87,7 @@ def test_a_host_that_is_cut_off_and_healed_takes_part_again(hosts: Hosts, tmp_pa
         fedreel("site", "init", tmp_path / name, "--data", tmp_path / f"data-{name}")
         allow_all(tmp_path / name)
         fedreel("server", "enroll", tmp_path / name / "site.pub", "--server", server)
-    (tmp_path / "job.toml").write_text(RECIPE)
+    job_file(tmp_path / "job.toml", toy_recipe(rounds=3, seconds=4))
     running = [Running("server", "start", server, log=tmp_path / "server.out", prefix=hosts.inside("hub"))]
     try:
         running[0].wait_for("listens on port")
@@ -128,15 +111,7 @@ def test_a_host_that_is_cut_off_and_healed_takes_part_again(hosts: Hosts, tmp_pa
     finally:
         for one in reversed(running):
             one.end()
-    recipe = Recipe(
-        system="toy",
-        device="cpu",
-        task={"name": "toy"},
-        method={"name": "slow"},
-        train=TrainConfig(batch_size=4, lr=0.1),
-        round=RoundConfig(rounds=3, evaluate_every=3, min_answers=1.0),
-    )
-    run(recipe, tmp_path / "local", quiet=True, task=Toy(), method=Slow(seconds=0))
+    run(toy_recipe(rounds=3), tmp_path / "local", quiet=True, task=Toy(), method=Slow(seconds=0))
     model = "model/global.safetensors"
     assert (tmp_path / "out" / model).read_bytes() == (tmp_path / "local" / model).read_bytes()
 

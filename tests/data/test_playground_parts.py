@@ -116,18 +116,6 @@ def test_summary_file_agrees_with_itself_and_with_the_videos(world):
                 assert (np.ptp(kept[:, first : last + 1], axis=1) == 0).all()  # shots are kept whole or not at all
 
 
-def test_knapsack_is_the_best_of_all_choices():
-    rng = np.random.default_rng(0)
-    for _ in range(40):
-        values, weights = rng.uniform(1, 5, 8), rng.integers(1, 20, 8)
-        room = int(rng.integers(0, 60))
-        chosen = summary._knapsack(values, weights, room)
-        every = (list(c) for r in range(9) for c in itertools.combinations(range(8), r))
-        best = max(values[c].sum() for c in every if weights[c].sum() <= room)
-        assert weights[chosen].sum() <= room
-        assert values[chosen].sum() == pytest.approx(best)
-
-
 @pytest.fixture(scope="module")
 def films():
     total = SMALL.summary_owners * SMALL.summary_videos

@@ -27,6 +27,16 @@ def test_a_missing_file_is_said_and_the_rest_is_shown(tmp_path: Path, missing: s
     assert "skeleton" in page.text
 
 
+def test_a_run_at_real_sites_names_them_and_says_where_the_ledgers_are(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (run / "ledger.jsonl").unlink()
+    append(run, {"round": 0, "phase": "partition", "sites": {"ward": ["c0", "c3"], "lab": ["c1"]}})
+    page = read_page(write(run))
+    assert "ward2c0, c3" in page.text
+    assert "fedreel ledger SITE-FOLDER" in page.text
+    assert "is missing" not in page.text
+
+
 def test_totals_of_an_unfinished_run_are_sums(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", rounds=5, refusals=False)
     (run / "summary.json").unlink()

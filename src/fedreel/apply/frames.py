@@ -12,9 +12,8 @@ from typing import Any
 import av
 import numpy as np
 from av.stream import Disposition
-from av.video.reformatter import Interpolation, VideoReformatter
 
-from ..data.video import UNSTATED_FPS
+from ..data.video import UNSTATED_FPS, reason, unreadable
 from ..errors import DataError
 
 Span = tuple[int, int]  # first and last frame
@@ -76,7 +75,7 @@ class Film:
             else:
                 self.fault = self._quiet_end(packets, stream.frames, float(container.duration or 0) / av.time_base)
         if not self._ticks:
-            raise _unreadable(self.path, self.fault or "it holds no frames")
+            raise unreadable(self.path, self.fault or "it holds no frames")
 
     @property
     def time(self) -> float:
@@ -130,25 +129,15 @@ def opened(path: Path) -> Iterator[tuple[Any, Any]]:
     try:
         container = av.open(str(path))
     except (av.FFmpegError, OSError, ValueError) as error:
-        raise _unreadable(path, reason(error)) from error
+        raise unreadable(path, reason(error)) from error
     with container:
         streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
         if not streams:
-            raise _unreadable(
-                path, "the file has no video stream" + (", only sound" if container.streams.audio else "")
-            )
+            raise unreadable(path, "the file has no video stream" + (", only sound" if container.streams.audio else ""))
         if streams[0].codec_context is None:
-            raise _unreadable(path, "there is no decoder for its video stream")
+            raise unreadable(path, "there is no decoder for its video stream")
         streams[0].thread_type = "AUTO"
         yield container, streams[0]
-
-
-def rgb(frame: Any, size: tuple[int, int], scaler: VideoReformatter) -> np.ndarray:
-    """A frame scaled to (h, w), and upright where a phone stored it turned. The same pixels as a `video.Reader`'s."""
-    turns = round(frame.rotation / 90) % 4
-    height, width = size[::-1] if turns % 2 else size
-    pixels = scaler.reformat(frame, width, height, "rgb24", interpolation=Interpolation.AREA).to_ndarray()
-    return np.ascontiguousarray(np.rot90(pixels, turns))
 
 
 def _runs(timeline: Timeline, spans: Sequence[Span]) -> list[list[Span]]:
@@ -204,16 +193,3 @@ def _number(timeline: Timeline, pts: int | None) -> int | None:
         return None
     at = int(np.searchsorted(timeline.ticks[:-1], pts))
     return at if at < timeline.n_frames and timeline.ticks[at] == pts else None
-
-
-def _unreadable(path: Path, reason: str) -> DataError:
-    return DataError(
-        "this file cannot be read as video",
-        where=str(path),
-        expected="a video file, such as mp4, mov, mkv, webm or avi, with at least one frame",
-        found=reason,
-    )
-
-
-def reason(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error)

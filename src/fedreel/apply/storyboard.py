@@ -15,9 +15,10 @@ import av
 import numpy as np
 from av.video.reformatter import VideoReformatter
 
+from ..data.video import rgb
 from ..report.markup import Html, count, duration, el, escape, join, number, quantity, score, short, table
 from ..report.shell import document, save, section
-from .frames import Timeline, rgb
+from .frames import Timeline
 
 if TYPE_CHECKING:
     from .summarize import Shot, Summary

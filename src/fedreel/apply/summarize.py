@@ -21,15 +21,16 @@ from ..core.federation import GLOBAL
 from ..core.files import write_atomic
 from ..core.job import make_method
 from ..core.run import Loaded, load
-from ..data.features import STEPS_AT_ONCE, Features, make_features, same_features
+from ..data.features import STEPS_AT_ONCE, Features, checked, make_features, same_features
 from ..data.shards import spaced
+from ..data.video import rgb
 from ..errors import DataError, FedreelError, RecipeError, RunError
 from ..kernels.dtw import dtw
 from ..kernels.knapsack import knapsack
 from ..kernels.kts import frame_segments, kts
 from ..tasks.summary import Summary as SummaryTask
 from .cut import cut
-from .frames import Film, Span, Tell, Timeline, rgb, some
+from .frames import Film, Span, Tell, Timeline, some
 from .storyboard import Thumbnails, write_storyboard
 
 AUTO = "auto"
@@ -252,26 +253,14 @@ def _look(video: Path, features: Features, fps: float, tell: Tell | None) -> Ste
             end, count = round(count * length), count + 1
         window.append(rgb(frame, features.size, scaler))
         if len(windows) == STEPS_AT_ONCE:
-            rows.append(_checked(features, windows, video))
+            rows.append(checked(features, windows, video))
             windows = []
-    rows.append(_checked(features, [*windows, _seen(window, features)], video))
+    rows.append(checked(features, [*windows, _seen(window, features)], video))
     return Steps(np.concatenate(rows), np.array(starts, np.int64), film.timeline)
 
 
 def _seen(window: list[np.ndarray], features: Features) -> np.ndarray:
     return np.stack([window[i] for i in spaced(len(window), features.frames)])
-
-
-def _checked(features: Features, windows: list[np.ndarray], video: Path) -> np.ndarray:
-    found = np.asarray(features(np.stack(windows)), np.float32)
-    if found.shape != (len(windows), features.width) or not np.isfinite(found).all():
-        raise DataError(
-            "the features of a video are not usable",
-            where=str(video),
-            expected=f"{len(windows)} x {features.width} finite numbers of '{features.name}'",
-            found=f"shape {found.shape}, {np.count_nonzero(~np.isfinite(found))} not finite",
-        )
-    return found
 
 
 def _standardised(rows: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ class ClipPopulation(Population):
     def __init__(self, source: shards.Shards, config: DataConfig, frames: int, seed: int) -> None:
         self.source, self.frames = source, frames
         _check_known(source.clips, config, "label")
-        self.classes = _classes(source.labels, config)
+        self.classes = class_names(source.labels, config)
         clips = [replace(c, owner=c.owner or config.owner) for c in _with_split(source.clips, config, seed)]
         self.labels = np.array([self.classes.index(c.label) for c in clips])
         held = "test" if any(c.split == "test" for c in clips) else "val"
@@ -36,14 +36,7 @@ class ClipPopulation(Population):
             _check_known(clips, config, "owner", "set data.owner, or data.partition={name='iid', num_partitions=4}")
         parts = partitioner.split(self.labels, np.array([c.owner for c in clips]), seed)
         self._parts = {client: (rows[self._train[rows]], rows[self._test[rows]]) for client, rows in parts.items()}
-        empty = [client for client, (train, _) in self._parts.items() if len(train) == 0]
-        if empty:
-            raise DataError(
-                "a client has nothing to train on",
-                found=", ".join(empty[:5]),
-                where=config.source,
-                hint="give fewer clients, another partition, or mark clips as `train` in index.csv",
-            )
+        check_training(self._parts, config, "or mark clips as `train` in index.csv")
         self.clients = tuple(self._parts)
 
     def data(self, client: str) -> ClientData:
@@ -115,7 +108,7 @@ def _check_known(clips: Sequence[lists.Clip], config: DataConfig, field: str, hi
         )
 
 
-def _classes(found: list[str], config: DataConfig) -> list[str]:
+def class_names(found: list[str], config: DataConfig) -> list[str]:
     """The recipe's labels, if it names them; otherwise those found."""
     unknown = [label for label in found if config.labels and label not in config.labels]
     if unknown:
@@ -124,9 +117,21 @@ def _classes(found: list[str], config: DataConfig) -> list[str]:
             where=config.source,
             expected=", ".join(config.labels[:12]),
             found=", ".join(unknown[:5]),
-            hint="add them to data.labels, or rename the folders",
+            hint="add them to data.labels, or rename them in the data",
         )
     return list(config.labels) or found
+
+
+def check_training(parts: Mapping[str, tuple[np.ndarray, np.ndarray]], config: DataConfig, hint: str) -> None:
+    """Raise if a client (its rows for training, and for testing) has nothing to train on."""
+    empty = [client for client, (train, _) in parts.items() if len(train) == 0]
+    if empty:
+        raise DataError(
+            "a client has nothing to train on",
+            found=", ".join(empty[:5]),
+            where=config.source,
+            hint=f"give fewer clients, another partition, {hint}",
+        )
 
 
 def _of_size(found: shards.Shards, size: tuple[int, int]) -> shards.Shards:

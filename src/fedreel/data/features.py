@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import DataError, RecipeError, nearest
 from .cache import cache_folder
 from .shards import spaced
-from .video import Reader
+from .video import Reader, unreadable
 
 STEPS_AT_ONCE = 32  # windows given to the features in one call
 Ends = Callable[[float], Iterator[int]]  # the video's frames per second -> where steps end (the frame not included)
@@ -170,14 +170,12 @@ def _extract(path: Path, features: Features, make_ends: Ends) -> tuple[np.ndarra
         windows.append(np.stack([window[i] for i in spaced(len(window), features.frames)]))
         reached.append(end)
         if len(windows) == STEPS_AT_ONCE:
-            rows.append(_checked(features, windows, path))
+            rows.append(checked(features, windows, path))
             windows = []
     if windows:
-        rows.append(_checked(features, windows, path))
+        rows.append(checked(features, windows, path))
     if not rows:
-        raise DataError(
-            "this file cannot be read as video", where=str(path), found=reader.fault or "it holds no frames"
-        )
+        raise unreadable(path, reader.fault or "it holds no frames")
     if reader.fault:
         log.warning("%s: %s; kept the %d frames before it", path, reader.fault, reached[-1])
     return np.concatenate(rows), np.array(reached, np.int64), reader.fps
@@ -200,7 +198,8 @@ def _steps(reader: Reader, make_ends: Ends) -> Iterator[tuple[Sequence[np.ndarra
         yield window, number + 1
 
 
-def _checked(features: Features, windows: list[np.ndarray], path: Path) -> np.ndarray:
+def checked(features: Features, windows: list[np.ndarray], path: Path) -> np.ndarray:
+    """The features of windows of frames, if they are what their maker promises."""
     found = np.asarray(features(np.stack(windows)), np.float32)
     if found.shape != (len(windows), features.width) or not np.isfinite(found).all():
         raise DataError(

@@ -16,7 +16,7 @@ from ..config import DataConfig
 from ..core.partition import IidPartitioner, NaturalIdPartitioner, Parts, histogram
 from ..core.task import EVERYONE, ClientData, Population
 from ..errors import DataError
-from .clips import make_partitioner
+from .clips import check_training, class_names, make_partitioner
 from .summary import SummaryVideo
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -71,7 +71,7 @@ class SummaryPopulation(Population):
             videos = [part for video in videos for part in cut(video, fragments, seed, ratio)]
         self.videos = [replace(v, owner=v.owner or config.owner) for v in videos]
         self.features = dict(features)
-        self.classes = self._classes(config)
+        self.classes = class_names(sorted({v.category or UNKNOWN for v in self.videos}), config)
         self.labels = np.array([self.classes.index(v.category or UNKNOWN) for v in self.videos])
         partitioner = make_partitioner(config.partition)
         self._check_known(partitioner, config)
@@ -80,14 +80,7 @@ class SummaryPopulation(Population):
         test = np.array([v.source in held_out for v in self.videos])
         left_alone = np.array([v.split == "val" and v.source not in held_out for v in self.videos])
         self._parts = {c: (rows[~test[rows] & ~left_alone[rows]], rows[test[rows]]) for c, rows in parts.items()}
-        empty = [client for client, (train, _) in self._parts.items() if len(train) == 0]
-        if empty:
-            raise DataError(
-                "a client has nothing to train on",
-                found=", ".join(empty[:5]),
-                where=config.source,
-                hint="give fewer clients, another partition, a lower data.test_share, or task.fragments",
-            )
+        check_training(self._parts, config, "a lower data.test_share, or task.fragments")
         self.clients = tuple(self._parts)
 
     def data(self, client: str) -> ClientData:
@@ -113,19 +106,6 @@ class SummaryPopulation(Population):
 
     def _of(self, rows: np.ndarray) -> Videos:
         return Videos.of([self.videos[i] for i in rows])
-
-    def _classes(self, config: DataConfig) -> list[str]:
-        found = sorted({v.category or UNKNOWN for v in self.videos})
-        strange = [c for c in found if config.labels and c not in config.labels]
-        if strange:
-            raise DataError(
-                "the data have categories that the recipe does not name",
-                where=config.source,
-                expected=", ".join(config.labels[:12]),
-                found=", ".join(strange[:5]),
-                hint="add them to data.labels",
-            )
-        return list(config.labels) or found
 
     def _check_known(self, partitioner: Any, config: DataConfig) -> None:
         """What the partition goes by must be known of every video."""

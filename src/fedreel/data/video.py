@@ -79,7 +79,7 @@ def read_lenient(path: Path, size: tuple[int, int] | None = None, max_frames: in
     reader = Reader(path, size)
     frames = list(itertools.islice(reader, max_frames))
     if not frames:
-        raise _unreadable(path, reader.fault or "it holds no frames")
+        raise unreadable(path, reader.fault or "it holds no frames")
     return Video(np.stack(frames), reader.fps, reader.fault)
 
 
@@ -109,13 +109,13 @@ class Reader:
         try:
             container = av.open(str(self.path))
         except (av.FFmpegError, OSError) as error:
-            raise _unreadable(self.path, _reason(error)) from error
+            raise unreadable(self.path, reason(error)) from error
         with container:
             if not container.streams.video:
-                raise _unreadable(self.path, "the file has no video stream")
+                raise unreadable(self.path, "the file has no video stream")
             stream = container.streams.video[0]
             if stream.codec_context is None:
-                raise _unreadable(self.path, "there is no decoder for its video stream")
+                raise unreadable(self.path, "there is no decoder for its video stream")
             stream.codec_context.thread_count = 1  # shards are built one process per core
             self.fps = float(stream.average_rate or stream.guessed_rate or UNSTATED_FPS)
             size, packets = self.size, 0
@@ -125,11 +125,11 @@ class Reader:
                         raise av.InvalidDataError(0, "a packet is cut short")
                     packets += packet.size > 0
                     for frame in packet.decode():
-                        rgb = _rgb(frame, size, scaler)
-                        size = rgb.shape[:2]  # a stream may change its size midway; its frames here may not
-                        yield rgb
+                        pixels = rgb(frame, size, scaler)
+                        size = pixels.shape[:2]  # a stream may change its size midway; its frames here may not
+                        yield pixels
             except (av.FFmpegError, ValueError) as error:
-                self.fault = f"the video breaks off after packet {packets}: {_reason(error)}"
+                self.fault = f"the video breaks off after packet {packets}: {reason(error)}"
                 # What the decoder still holds stays there: with packets missing, its order may have gaps.
             else:
                 # Some containers end quietly where bytes are missing, but the header knows the count.
@@ -142,7 +142,7 @@ class Reader:
         capture = cv2.VideoCapture(str(self.path))
         try:
             if not capture.isOpened():
-                raise _unreadable(self.path, "OpenCV cannot open it")
+                raise unreadable(self.path, "OpenCV cannot open it")
             self.fps = float(capture.get(cv2.CAP_PROP_FPS) or UNSTATED_FPS)
             size = self.size
             promised, got = int(capture.get(cv2.CAP_PROP_FRAME_COUNT)), 0
@@ -161,15 +161,20 @@ class Reader:
             capture.release()
 
 
-def _unreadable(path: Path, reason: str) -> DataError:
-    return DataError("this file cannot be read as video", where=str(path), found=reason)
+def unreadable(path: Path, found: str) -> DataError:
+    return DataError(
+        "this file cannot be read as video",
+        where=str(path),
+        expected="a video file, such as mp4, mov, mkv, webm or avi, with at least one frame",
+        found=found,
+    )
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
-def _rgb(frame: Any, size: tuple[int, int] | None, scaler: Any) -> np.ndarray:
+def rgb(frame: Any, size: tuple[int, int] | None, scaler: Any) -> np.ndarray:
     """One frame as a viewer sees it: scaled to (h, w), and upright where a phone stored it turned."""
     from av.video.reformatter import Interpolation
 
@@ -177,8 +182,8 @@ def _rgb(frame: Any, size: tuple[int, int] | None, scaler: Any) -> np.ndarray:
     height, width = size or (frame.height, frame.width)
     if size is not None and turns % 2:
         height, width = width, height
-    rgb = scaler.reformat(frame, width, height, "rgb24", interpolation=Interpolation.AREA).to_ndarray()
-    return np.ascontiguousarray(np.rot90(rgb, turns))  # rows of odd widths come padded
+    pixels = scaler.reformat(frame, width, height, "rgb24", interpolation=Interpolation.AREA).to_ndarray()
+    return np.ascontiguousarray(np.rot90(pixels, turns))  # rows of odd widths come padded
 
 
 def _encode(path: Path, frames: np.ndarray, fps: int) -> None:

@@ -20,6 +20,8 @@ MEANING = {
     "duplicate": "a second answer to one order",
     "policy": "the site's own policy forbids it",
     "range": "a number outside its range",
+    "offline": "the site was away for too long",
+    "rubbish": "the site's answer could not be read",
 }
 
 
@@ -73,6 +75,9 @@ def refusals(run: Run) -> Html:
 def departures(run: Run) -> Html:
     """Totals by purpose, then the tensors of every layout that travelled."""
     ledger = run.ledger
+    if ledger is None and run.sites:
+        said = "What left a site is in that site's own ledger, which its owner reads: "
+        return el("p", said, el("code", "fedreel ledger SITE-FOLDER"), class_="lead")
     if ledger is None:
         return el("p", "ledger.jsonl is missing: this directory does not say what left the clients.", class_="empty")
     if not ledger.purposes:

@@ -58,6 +58,7 @@ class Run:
     recipe: Record = field(default_factory=dict)
     summary: Record = field(default_factory=dict)
     partition: Record = field(default_factory=dict)
+    sites: dict[str, list[str]] = field(default_factory=dict)  # real sites and their clients
     train: dict[int, Record] = field(default_factory=dict)
     test: dict[int, Record] = field(default_factory=dict)
     refused: list[Record] = field(default_factory=list)
@@ -143,6 +144,8 @@ def read_run(path: Path) -> Run:
     run = read_settings(path)
     run.has_metrics = _each_line(run, "metrics.jsonl", lambda record: _add_metrics(run, record))
     ledger = Ledger()
+    if run.sites and not (run.path / "ledger.jsonl").exists():
+        return run  # each site keeps its own
     if _each_line(run, "ledger.jsonl", lambda record: _add_ledger(ledger, record)):
         run.ledger = ledger
     return run
@@ -219,6 +222,7 @@ def _add_metrics(run: Run, record: Record) -> None:
     if phase == "partition":
         sides = {side: _counts(record.get(side) or {}) for side in ("train", "test")}
         run.partition = {"classes": [str(c) for c in record.get("classes") or []], **sides}
+        run.sites = {str(site): _names(clients) for site, clients in (record.get("sites") or {}).items()}
     elif phase == "train":
         run.train[round_] = {**record, "clients": _names(record.get("clients") or [])}
     elif phase == "test":

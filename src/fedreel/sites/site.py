@@ -42,7 +42,7 @@ class SiteFolder:
 
     def __init__(self, path: Path, config: SiteConfig) -> None:
         self.path, self.config = path.resolve(), config
-        self.ledger, self.runs, self.log = self.path / "ledger.jsonl", self.path / "runs", self.path / "site.log"
+        self.ledger, self.runs = self.path / "ledger.jsonl", self.path / "runs"
 
     @staticmethod
     def open(

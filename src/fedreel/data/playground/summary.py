@@ -15,6 +15,7 @@ from fedreel.data.playground.draw import COLOURS, paint
 from fedreel.data.playground.scenes import Camera, develop, film, scene, seen, shaken
 from fedreel.data.playground.sizes import Size, owner_name, stream
 from fedreel.data.playground.work import Jobs
+from fedreel.kernels.knapsack import knapsack
 
 SIDE, FPS, STEP = 64, 8, 8  # one score per STEP frames
 USERS = 8
@@ -175,22 +176,7 @@ def _annotate(file: h5py.File, plot: Video, seed: int, number: int) -> None:
     kept = np.zeros((USERS, plot.frames), np.uint8)
     for user, marks in enumerate(by_frame):
         values = np.array([marks[s.start : s.end].mean() for s in plot.shots])
-        for which in _knapsack(values, ends - starts, int(BUDGET * plot.frames)):
+        for which in knapsack(values, ends - starts, int(BUDGET * plot.frames)):
             kept[user, starts[which] : ends[which]] = 1
     group.create_dataset("user_summary", data=kept, compression="gzip", compression_opts=1)
     group.attrs.update(owner=plot.owner, community=plot.community.name, category=plot.category, split=plot.split)
-
-
-def _knapsack(values: np.ndarray, weights: np.ndarray, room: int) -> list[int]:
-    """The items of the greatest total value whose weights fit."""
-    best = np.zeros((len(values) + 1, room + 1))
-    for item, (value, weight) in enumerate(zip(values, weights)):
-        best[item + 1] = best[item]
-        if weight <= room:
-            best[item + 1, weight:] = np.maximum(best[item, weight:], best[item, : room + 1 - weight] + value)
-    chosen, left = [], room
-    for item in reversed(range(len(values))):
-        if best[item + 1, left] != best[item, left]:
-            chosen.append(item)
-            left -= int(weights[item])
-    return chosen[::-1]
