@@ -128,6 +128,7 @@ METHODS: dict[str, Mapping[str, Any]] = {
     "CFed-VS, path-normalised": {"method.name": "cfedvs", "method.normalize": "path"},
     "grouped by length (control)": {"method.name": "cfedvs", "method.grouping": "length"},
     "grouped at random (control)": {"method.name": "cfedvs", "method.grouping": "random"},
+    "each client alone": {"method.name": "local-only"},
     "centralised": {"method.name": "centralised", "train.keep_optimizer": True},
 }
 PRINTED = {  # Table II, TVSum: F1 by classes a client

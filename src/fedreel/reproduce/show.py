@@ -26,5 +26,6 @@ def columns_and_rows(table: dict[str, Any]) -> tuple[list[str], list[list[str]]]
 def _ours(cell: dict[str, Any] | None) -> str:
     if not cell or cell["mean"] is None:
         return "-"
-    sd = f" ± {cell['sd']:.2f}" if cell["sd"] is not None else ""
-    return f"{cell['mean']:.2f}{sd} (n={cell['n']})"
+    digits = 3 if abs(cell["mean"]) < 2 else 2
+    sd = f" ± {cell['sd']:.{digits}f}" if cell["sd"] is not None else ""
+    return f"{cell['mean']:.{digits}f}{sd} (n={cell['n']})"
