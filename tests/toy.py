@@ -17,6 +17,7 @@ from fedreel.core.federation import Federation, Watcher
 from fedreel.core.method import Method
 from fedreel.core.state import PrivateStore
 from fedreel.core.task import EVERYONE, ClientData, Outputs, Population, Task, Tensors
+from fedreel.core.training import statistics_kept
 from fedreel.engines.local import LocalEngine
 
 
@@ -87,6 +88,12 @@ class Toy(Task):
     def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
         features = model.backbone(batch[0])
         return Outputs(features, model.head(features))
+
+    def streams(self, lower: nn.Module, upper: nn.Module, batch: tuple[Tensor, Tensor], blocks: int) -> list[Outputs]:
+        """The backbone counts as the only block."""
+        with torch.no_grad(), statistics_kept(lower):
+            features = lower.backbone(batch[0])
+        return [Outputs(features, upper.head(features))] * blocks
 
     def loss(self, outputs: Outputs, batch: tuple[Tensor, Tensor]) -> Tensor:
         return F.cross_entropy(outputs.logits, batch[1])

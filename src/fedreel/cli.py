@@ -149,6 +149,29 @@ def summarize(
         typer.echo(place)
 
 
+@app.command()
+def recognize(
+    file: Annotated[str, typer.Argument(help="A recorded motion: .skeleton, .txt, .mat, .npz, or FILE.npz#NAME.")],
+    model: Annotated[Path, typer.Option("--model", help="A run directory of the task skeleton.")],
+    client: Annotated[str, typer.Option(help="Whose classifier is asked [the only client's].")] = "",
+    page: Annotated[Path | None, typer.Option(help="Write a page with the moving skeleton and the ranking.")] = None,
+    gif: Annotated[Path | None, typer.Option(help="Write the moving skeleton to this GIF.")] = None,
+    as_json: Annotated[Path | None, typer.Option("--json", help="Write all classes and their probabilities.")] = None,
+    top: Annotated[int, typer.Option(help="How many of the likeliest classes to show.")] = 5,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
+) -> None:
+    """Say which action a moving skeleton shows, with a trained model; and draw it."""
+    from .apply.recognize import recognize as start
+
+    made = start(file, model, client, top=top, page=page, gif=gif, json=as_json, device=device)
+    typer.echo(f"{made.label}  {100 * made.confidence:.0f} %")
+    width = max(len(label) for label, _ in made.ranking[:top])
+    for label, share in made.ranking[:top]:
+        typer.echo(f"  {label:<{width}}  {100 * share:5.1f} %")
+    for place in filter(None, (page, gif, as_json)):
+        typer.echo(place)
+
+
 @app.command("list")
 def list_(what: Annotated[str, typer.Argument(help="recipes, methods, tasks, engines or all.")] = "all") -> None:
     """What there is: recipes, methods, tasks, engines, with one line each."""
@@ -169,7 +192,7 @@ def reproduce(
     out: Annotated[Path | None, typer.Option("--out", help="Folder [runs/reproduce/SYSTEM-TABLE-SCALE].")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     jobs: Annotated[int, typer.Option(help="Cells run at once, each in a process of its own.")] = 1,
-    rows: Annotated[str, typer.Option(help="Only rows with this text in their name or setting.")] = "",
+    rows: Annotated[str, typer.Option(help="Only rows with this text in their name or setting; 'A & B': both.")] = "",
 ) -> None:
     """Run a table's sweep and print it beside the paper's numbers. Finished cells are not run again."""
     from .reproduce import reproduce as start

@@ -32,6 +32,7 @@ class TrainConfig:
     weight_decay: float = 0.0
     clip_norm: float = 0.0  # 0 = no clipping
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast on a GPU
+    cuda_graph: bool = True  # on a GPU, record the step of SGD once a job and replay it
     keep_optimizer: bool = False  # keep the optimizer's state at the client between rounds
     schedule: Literal["constant", "cosine", "step"] = "constant"  # by rounds
     milestones: tuple[int, ...] = ()

@@ -19,12 +19,14 @@ METHODS = {
     "cfedvs": "fedreel.methods.cfedvs:CFedVS",
     "ifca": "fedreel.methods.ifca:IFCA",
     "fedgroup": "fedreel.methods.fedgroup:FedGroup",
+    "fsar": "fedreel.methods.fsar:FSAR",
     "centralised": "fedreel.methods.ends:Centralised",
     "local-only": "fedreel.methods.ends:LocalOnly",
 }
 TASKS = {
     "recognition": "fedreel.tasks.recognition:Recognition",
     "summary": "fedreel.tasks.summary:Summary",
+    "skeleton": "fedreel.tasks.skeleton:SkeletonRecognition",
 }
 ENGINES = {
     "local": "fedreel.engines.local:LocalEngine",

@@ -19,7 +19,7 @@ class Blueprint:
         self.model: nn.Module = self._make()
         self.weights = bind(self.model)
         whole = self.weights.layout
-        self.travelling: Layout = whole.only(method.travels)
+        self.travelling: Layout = whole.only(lambda t: method.travels(t) and not task.own(t))
         self.private: Layout = Layout(t for t in whole.tensors if t.name not in self.travelling.place)
         self.start: Weights = self.weights.take(self.travelling)  # what a server starts from
         self.initial: Weights = self.weights.take(self.private)  # a client's private tensors before its first order

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..config import TrainConfig
 from ..errors import FedreelError, nearest
 from .blueprint import Blueprint
+from .capture import Recorder
 from .exchange import Door, Ledger, Policy, check_kinds
 from .method import Method
 from .optim import make_optimizer
@@ -55,17 +56,29 @@ class Client:
 
     def frozen(self, weights: Mapping[str, Tensor]) -> Callable[[Batch], Tensor]:
         """Features of a batch under other weights (the rest as the model is now), without gradient."""
-        other = self._worker.spare()
-        with torch.no_grad():
-            for name, tensor in other.state_dict().items():
-                tensor.copy_(weights[name] if name in weights else self._worker.weights[name])
-        other.eval()
+        other = self._other(weights).eval()
 
         def features(batch: Batch) -> Tensor:
             with torch.no_grad():
                 return self.task.forward(other, batch).features
 
         return features
+
+    def teacher(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        """A frozen model of other weights (the rest as the model is now) that normalises by the batch it sees, since
+        running statistics may not belong to these weights."""
+        other = self._other(weights).eval()
+        for module in other.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.train()
+        return other
+
+    def _other(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        other = self._worker.spare()
+        with torch.no_grad():
+            for name, tensor in other.state_dict().items():
+                tensor.copy_(weights[name] if name in weights else self._worker.weights[name])
+        return other
 
     def test_loss(self, weights: Weights) -> float:
         """Mean training loss of other weights on this client's data, without training (IFCA's question)."""
@@ -98,6 +111,7 @@ class Client:
             epochs=config.epochs if epochs is None else epochs,
             generator=worker.generator,
             deadline=deadline,
+            recorder=worker.recorder,
         )
         self.trained(loss)
         if config.keep_optimizer:
@@ -134,6 +148,8 @@ class Worker:
         self.door = Door(self.travelling, policy, ledger)
         self.optimizer = make_optimizer(self.model.parameters(), config)
         self.generator = torch.Generator()
+        replays = device.type == "cuda" and config.cuda_graph and config.optimizer == "sgd"  # Adam counts on the host
+        self.recorder = Recorder() if replays else None
         self.started = 0.0
         self._declared = {**method.sends, **task.sends}
         check_kinds(self._declared, "the method or task")
@@ -191,6 +207,11 @@ class Worker:
 
     def open(self, order: Order) -> Client:
         """The client with its data and its private state as the order finds them."""
+        if order.client == EVERYONE and any(self.task.own(t) for t in self.weights.layout.tensors):
+            raise FedreelError(
+                "training in one place makes one model, but each client of this task has tensors of its own",
+                hint="use local-only, or tell the task to share them (skeleton: own_classifier, own_statistics)",
+            )
         state = self.store.load(order.client, order.key)
         return Client(self, order, self._data(order.client), State(dict(state.tensors), dict(state.numbers)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from inspect import signature
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from .. import __version__
 from ..config import Recipe, as_table, make_recipe
@@ -30,6 +30,7 @@ from .job import Job, make_method, make_task, resolved
 from .method import Method
 from .progress import ProgressLine
 from .rundir import RunDir, read_summary, room_to_write
+from .state import PrivateStore
 from .task import Task
 from .track import find_trackers
 
@@ -103,8 +104,9 @@ class Loaded:
     card: dict[str, Any]
 
 
-def load(path: Path | str, *, model: str = GLOBAL, device: str = "cpu") -> Loaded:
-    """The model of a run (or of its folder `model/`). Tensors that never left their clients are as initialised."""
+def load(path: Path | str, *, model: str = GLOBAL, client: str = "", device: str = "cpu") -> Loaded:
+    """The model of a run (or of its folder `model/`). Tensors that never left their clients are as initialised, unless
+    a `client` of the run is named whose private part lies in the run's folder: then they are this client's."""
     folder = Path(path) / "model" if (Path(path) / "model").is_dir() else Path(path)
     try:
         card = json.loads((folder / "card.json").read_text())
@@ -117,6 +119,8 @@ def load(path: Path | str, *, model: str = GLOBAL, device: str = "cpu") -> Loade
             torch.manual_seed(recipe.seed)
             net = task.model().to(device)
         net.load_state_dict(tensors, strict=False)
+        private = _private(Path(path), client, card["private"]) if client else {}
+        net.load_state_dict(private, strict=False)
         own = {*net.state_dict()}
         extra, lost = sorted({*tensors} - own), sorted({*card["travelling"]} - {*tensors})
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
@@ -132,7 +136,21 @@ def load(path: Path | str, *, model: str = GLOBAL, device: str = "cpu") -> Loade
             where=str(folder / f"{model}.safetensors"),
             found=", ".join([f"{n} too much" for n in extra[:3]] + [f"{n} missing" for n in lost[:3]]),
         )
-    return Loaded(net.eval(), task, {**card, "not_trained": sorted(own - {*tensors})})
+    return Loaded(net.eval(), task, {**card, "not_trained": sorted(own - {*tensors} - {*private})})
+
+
+def _private(run: Path, client: str, wanted: Sequence[str]) -> dict[str, Tensor]:
+    """A client's private part of the model, out of the run's folder."""
+    store = PrivateStore(run / "clients")
+    kept = store.newest(client).tensors
+    found = {name: kept[f"model/{name}"] for name in wanted if f"model/{name}" in kept}
+    if len(found) < len(wanted):
+        raise RunError(
+            f"the private part of client '{client}' is not here",
+            where=str(store.folder),
+            hint=nearest(client, store.clients()) + "; at real sites it stays at the site",
+        )
+    return found
 
 
 def _engine_starter(recipe: Recipe) -> Callable[[Job], Any]:

@@ -7,6 +7,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -56,6 +57,15 @@ class PrivateStore:
         state = _read(self._file(client, older[-1]))
         self._newest[client] = (older[-1], state)
         return state
+
+    def newest(self, client: str) -> State:
+        """What the client kept last; empty if it has nothing here."""
+        keys = self._generations(client)
+        return _read(self._file(client, keys[-1])) if keys else State()
+
+    def clients(self) -> list[str]:
+        """Who has kept something here."""
+        return sorted(map(unquote, os.listdir(self.folder))) if self.folder.is_dir() else []
 
     def save(self, client: str, key: Key, state: State) -> None:
         """Write the state after the order `key`: atomic at once, durable after `sync`."""

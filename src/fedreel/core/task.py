@@ -10,6 +10,9 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from ..errors import RecipeError
+from .weights import TensorInfo
+
 Batch = Any
 
 
@@ -141,6 +144,21 @@ class Task(ABC):
         """Data of the server's own that nobody has to protect, from the recipe's data.public; None if the task has
         no use for any."""
         return None
+
+    def own(self, tensor: TensorInfo) -> bool:
+        """Whether a tensor of the model makes sense only at its client (a classifier over the client's own classes):
+        no method lets it travel."""
+        return False
+
+    def streams(self, lower: nn.Module, upper: nn.Module, batch: Batch, blocks: int) -> list[Outputs]:
+        """Forward passes through the first 1, 2, ... `blocks` blocks of one model and the rest of another, for
+        distillation by grains. The running statistics of neither change."""
+        raise RecipeError(
+            "this task's model is not split into blocks",
+            where="[task] name",
+            expected="a task such as skeleton, where blocks of two models can be run one after the other",
+            found=type(self).__name__.lower(),
+        )
 
     def augment(self, batch: Batch) -> Batch:
         """A training batch as it goes into the forward pass, changed on the device (crops, flips, ...)."""

@@ -53,7 +53,10 @@ class Classifier(nn.Module):
 
     def features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Pooled (or projected) features, and the logits made of them."""
-        features = self.backbone(x)
+        return self.classify(self.backbone(x))
+
+    def classify(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The head's part of it."""
         if self.projected:
             features = self.head["projection"](features)
         return features, self.head["fc"](self.head["dropout"](features))

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from ..errors import RecipeError, nearest
 from ..report import write_table
 from .spec import Claim, Metrics, Row, Scale, Table
 
-SYSTEMS = {"recognition": "fedreel.reproduce.recognition", "cfedvs": "fedreel.reproduce.cfedvs"}
+SYSTEMS = {name: f"fedreel.reproduce.{name}" for name in ("recognition", "cfedvs", "fsar")}
+DERIVED = "derived.json"  # what a table reads off a finished cell
 
 
 def reproduce(
@@ -36,22 +38,22 @@ def reproduce(
     rows: str = "",
 ) -> dict[str, Any]:
     """Run every cell (row x seed) that is not finished yet, `jobs` at a time, and write table.json and table.html after
-    each. `rows` takes only rows with this text in their name or setting."""
+    each. `rows` takes only rows with this text (`A & B`: both texts) in their name or setting."""
     spec = find_table(system, table)
     if scale not in spec.scales:
         raise RecipeError(f"'{system} {table}' has no scale '{scale}'", hint=nearest(scale, spec.scales))
     size = spec.scales[scale]
     out.mkdir(parents=True, exist_ok=True)
-    wanted = ("", "playground" if data is None else "data")
-    spec = replace(spec, rows=tuple(row for row in spec.rows if row.only in wanted and _has(row, rows)))
-    if not spec.rows:
-        named = sorted({str(v) for row in find_table(system, table).rows for v in (row.name, *row.setting.values())})
+    wanted = tuple(row for row in spec.rows_for(data) if row.has(rows))
+    if not wanted:
+        named = sorted({str(v) for row in spec.rows_for(data) for v in (row.name, *row.setting.values())})
         raise RecipeError(f"no row of '{system} {table}' has '{rows}' in it", hint=nearest(rows, named))
-    cells = [(spec, size, row, seed, data, out, device, jobs > 1) for row in spec.rows for seed in size.seeds]
+    spec = replace(spec, rows=())  # cells go to other processes: what they need of it and no more
+    cells = [(spec, size, row, seed, data, out, device, jobs > 1) for row in wanted for seed in size.seeds]
     content: dict[str, Any] = {}
     for number, cell in enumerate(_each(cells, jobs), 1):
         print(f"[{number}/{len(cells)}] {cell[2].name}, seed {cell[3]}: done", file=sys.stderr, flush=True)
-        content = _collect(spec, size, system, table, scale, out)
+        content = _collect(spec, wanted, size, system, table, scale, out)
         write_atomic(out / "table.json", json.dumps(content, indent=1) + "\n")
         write_table(out / "table.html", content)
     return content
@@ -88,10 +90,6 @@ def _each(cells: list[Cell], jobs: int) -> Iterator[Cell]:
             raise
 
 
-def _has(row: Row, text: str) -> bool:
-    return any(text in str(value) for value in (row.name, *row.setting.values()))
-
-
 def _share_cores(threads: int) -> None:
     import torch
 
@@ -104,7 +102,7 @@ def _run_cell(cell: Cell) -> None:
     spec, size, row, seed, data, out, device, quiet = cell
     settings = {**spec.settings, **size.settings}
     if data is not None:
-        settings |= {"data.source": str(data.resolve()), **(spec.adapt(data) if spec.adapt else {})}
+        settings |= {"data.source": str(data.resolve()), **(spec.adapt(data) if spec.adapt else {}), **size.given}
     settings |= {**row.settings, **dict.fromkeys(spec.follow, seed)}
     folder = _cell_folder(out, row, seed)
     if row.compute is not None:
@@ -112,16 +110,21 @@ def _run_cell(cell: Cell) -> None:
         return
     started = (folder / "recipe.toml").exists()
     run(size.recipe, folder, set=settings, seed=seed, device=device, resume=started, quiet=quiet)
+    if spec.derive is not None:
+        write_atomic(folder / DERIVED, json.dumps(spec.derive(folder)) + "\n")
 
 
-def _collect(spec: Table, size: Scale, system: str, table: str, scale: str, out: Path) -> dict[str, Any]:
+def _collect(
+    spec: Table, wanted: Sequence[Row], size: Scale, system: str, table: str, scale: str, out: Path
+) -> dict[str, Any]:
+    found = {id(row): [_metrics(_cell_folder(out, row, seed)) for seed in size.seeds] for row in wanted}
+    names = _names(spec.metrics, [cell for cells in found.values() for cell in cells])
     rows = []
-    for row in spec.rows:
-        found = [_summary(_cell_folder(out, row, seed), spec) for seed in size.seeds]
-        done = [s["metrics"] for s in found if s]
+    for row in wanted:
+        done = [cell for cell in found[id(row)] if cell]
         if done:
-            factors = {m: 1.0 if m in spec.plain else spec.factor for m in spec.metrics}
-            metrics = {m: _mean_sd([d[m] for d in done if m in d], factors[m]) for m in spec.metrics}
+            factors = {m: 1.0 if any(fnmatch(m, p) for p in spec.plain) else spec.factor for m in names}
+            metrics = {m: _mean_sd([d[m] for d in done if m in d], factors[m]) for m in names}
             rows.append({"method": row.name, "setting": row.setting, "metrics": metrics, "paper": dict(row.paper)})
     example = load_recipe(size.recipe)
     notes = [*spec.notes, *claims_held(spec.claims, rows)]
@@ -139,14 +142,21 @@ def _mean_sd(values: list[float], factor: float) -> dict[str, float | int | None
     return {"mean": mean * factor, "sd": sd, "n": n}
 
 
-def _summary(folder: Path, spec: Table) -> dict[str, Any]:
+def _names(wanted: Sequence[str], cells: Sequence[Metrics]) -> list[str]:
+    """The metrics that a table shows; a pattern stands for those that were found."""
+    known = sorted({name for cell in cells for name in cell})
+    return [name for w in wanted for name in ([k for k in known if fnmatch(k, w)] if "*" in w else [w])]
+
+
+def _metrics(folder: Path) -> Metrics:
+    """What a finished cell says; nothing of one that is not."""
+    found: Metrics = {}
     try:
-        summary = json.loads((folder / "summary.json").read_text())
+        found |= json.loads((folder / "summary.json").read_text())["metrics"]
+        found |= json.loads((folder / DERIVED).read_text())
     except (OSError, ValueError):
-        return {}
-    if spec.derive is not None and (folder / "metrics.jsonl").exists():
-        summary["metrics"] |= spec.derive(folder)
-    return summary
+        pass
+    return found
 
 
 def _compute(function: Callable[[Recipe], Metrics], recipe: Recipe, folder: Path) -> None:

@@ -24,14 +24,20 @@ class Row:
     compute: Callable[[Recipe], Metrics] | None = None  # instead of a run: what needs no training (chance, people)
     only: Only = ""  # a row for the playground, or for given data
 
+    def has(self, text: str) -> bool:
+        """Whether the text is in its name or setting; of `A & B`, both."""
+        words = (self.name, *map(str, self.setting.values()))
+        return all(any(part.strip() in word for word in words) for part in text.split("&"))
+
 
 @dataclass(frozen=True)
 class Scale:
-    """How large: the recipe it starts from, seeds, and settings for all rows."""
+    """How large: the recipe it starts from, seeds, settings for all rows, and those for given data only."""
 
     recipe: str
     seeds: tuple[int, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -48,9 +54,9 @@ class Claim:
 class Table:
     """A sweep. `factor` turns our metrics into the paper's unit (100 for percent); `plain` metrics are left as they
     are. `derive` adds metrics that are read off a finished run's folder. Rows with the same name are told apart by
-    their `setting`; a claim is checked within each setting."""
+    their `setting`; a claim is checked within each setting. A metric may be a pattern such as `top1/*`."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...] | Callable[[Path | None], tuple[Row, ...]]  # a function where they depend on the given data
     metrics: tuple[str, ...]
     scales: Mapping[str, Scale]
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -61,3 +67,8 @@ class Table:
     claims: tuple[Claim, ...] = ()
     follow: tuple[str, ...] = ()  # settings that are set to the seed as well: data.seed, for another split with each
     adapt: Callable[[Path], Mapping[str, Any]] | None = None  # settings that given data ask for
+
+    def rows_for(self, data: Path | None) -> tuple[Row, ...]:
+        """The rows that make sense for the playground (None), or for given data."""
+        rows = self.rows(data) if callable(self.rows) else self.rows
+        return tuple(row for row in rows if row.only in ("", "playground" if data is None else "data"))

@@ -7,22 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-KINECT_V2 = (
-    "spine_base", "spine_mid", "neck", "head",
-    "shoulder_left", "elbow_left", "wrist_left", "hand_left",
-    "shoulder_right", "elbow_right", "wrist_right", "hand_right",
-    "hip_left", "knee_left", "ankle_left", "foot_left",
-    "hip_right", "knee_right", "ankle_right", "foot_right",
-    "spine_shoulder", "hand_tip_left", "thumb_left", "hand_tip_right", "thumb_right",
-)  # fmt: skip
-KINECT_V1 = (
-    "hip_center", "spine", "shoulder_center", "head",
-    "shoulder_left", "elbow_left", "wrist_left", "hand_left",
-    "shoulder_right", "elbow_right", "wrist_right", "hand_right",
-    "hip_left", "knee_left", "ankle_left", "foot_left",
-    "hip_right", "knee_right", "ankle_right", "foot_right",
-)  # fmt: skip
-_OTHER_NAMES = {"hip_center": "spine_base", "spine": "spine_mid", "shoulder_center": "spine_shoulder"}
+from fedreel.data.skeleton import joints as kinect
+
+KINECT_V1, KINECT_V2 = kinect.KINECT_V1.names, kinect.KINECT_V2.names
 
 # What moves. Swing lifts a limb forwards, lift sideways (radians); the rest of the body bows, twists, turns and shifts.
 _LIMBS = tuple(f"{limb}_{side}" for limb in ("arm", "leg") for side in ("left", "right"))
@@ -68,7 +55,7 @@ def pose(angles: Mapping[str, np.ndarray], bones: Bones, joints: tuple[str, ...]
         at[name] = _yaw(_bow(at[name], angles["bow"]), angles["twist"])
     for side, sign in (("left", 1.0), ("right", -1.0)):
         _leg(at, side, sign, angles, bones)
-    body = np.stack([at[_OTHER_NAMES.get(name, name)] for name in joints], axis=1)
+    body = np.stack([at[kinect.ALIASES.get(name, name)] for name in joints], axis=1)
     shift = _vector(angles["shift_x"], angles["shift_y"], angles["shift_z"])
     return _yaw(body, angles["turn"]) + shift[:, None]
 

@@ -1,0 +1,238 @@
+"""FSAR (Guo et al. 2023): its tables and figures, on the playground's owners or on given skeleton sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from ..analysis import skeletons
+from ..data.playground.sizes import owner_name
+from ..data.playground.skeletons import OWNERS
+from ..data.skeleton.joints import KINECT_V1
+from ..data.skeleton.motions import find_sets
+from ..data.skeleton.recordings import set_name
+from .spec import Claim, Metrics, Row, Scale, Table
+
+SETS = ("PKU I", "PKU II", "NTU60", "NTU120", "UESTC")
+PRINTED: dict[tuple[str, str], tuple[float, ...]] = {  # Table 1
+    ("ST-GCN", "vanilla"): (77.77, 48.89, 81.08, 74.77, 80.91),
+    ("ST-GCN", "FedProx"): (76.85, 47.81, 81.37, 75.32, 80.88),
+    ("ST-GCN", "FedBN"): (78.13, 46.49, 78.45, 72.89, 79.72),
+    ("ST-GCN", "FedAGM"): (78.05, 49.13, 81.56, 76.00, 79.27),
+    ("ST-GCN", "MOON"): (75.69, 46.88, 79.45, 73.70, 81.48),
+    ("ST-GCN", "FSAR"): (81.96, 56.30, 91.30, 84.31, 91.88),
+    ("ST-GCN", "FSAR without ATS"): (79.73, 52.38, 84.45, 76.83, 84.56),
+    ("ST-GCN", "FSAR without MKD"): (81.36, 53.83, 89.50, 83.34, 90.33),
+    ("CTR-GCN", "vanilla"): (81.85, 51.87, 82.91, 76.48, 81.37),
+    ("CTR-GCN", "FSAR"): (84.19, 59.04, 91.64, 84.91, 92.60),
+    ("MST-GCN", "vanilla"): (79.01, 50.14, 81.98, 74.93, 80.89),
+    ("MST-GCN", "FSAR"): (82.48, 57.45, 90.07, 83.53, 91.53),
+    ("MS-G3D", "vanilla"): (78.17, 51.89, 80.15, 75.02, 81.26),
+    ("MS-G3D", "FSAR"): (82.83, 57.98, 90.98, 84.84, 91.79),
+}
+UNSEEN = {"vanilla": (75.81, 45.18, 81.62, 71.51, 84.89), "FSAR": (78.39, 48.83, 82.33, 73.04, 87.66)}  # Table 2
+TOPOLOGIES = {  # Table 3: alpha, beta, gamma
+    "graph": ("1, 0, 0", (77.77, 48.89, 81.08, 74.77, 80.91)),
+    "inflected": ("1, 1, 0", (79.19, 50.76, 82.41, 78.35, 84.32)),
+    "unique": ("1, 0, 1", (81.23, 53.40, 83.38, 78.23, 89.68)),
+    "both": ("1, 1, 1", (82.31, 55.93, 83.50, 78.13, 91.20)),
+    "learnable": ("learnable", (82.79, 57.02, 84.77, 79.41, 91.33)),
+}
+PLAIN: Mapping[str, Any] = {"task.topology": "graph"}
+METHODS: dict[str, Mapping[str, Any]] = {
+    "each set alone": {"method.name": "local-only", **PLAIN},
+    "vanilla": {"method.name": "fedavg", **PLAIN},
+    "FedProx": {"method.name": "fedprox", **PLAIN},
+    "FedBN": {"method.name": "fedbn", **PLAIN},
+    "FedAGM": {"method.name": "fedagm", **PLAIN},
+    "MOON": {"method.name": "moon", "task.projection": 256, **PLAIN},
+    "FSAR": {},
+    "FSAR without ATS": PLAIN,
+    "FSAR without MKD": {"method.blocks": 0},
+}
+NETWORKS = {"ST-GCN": ("stgcn", 1.0), "CTR-GCN": ("ctrgcn", 1.0), "MST-GCN": ("mstgcn", 1.75), "MS-G3D": ("msg3d", 1.5)}
+AVERAGING: dict[str, Mapping[str, Any]] = {
+    "plain": {"method.lambda_": 0.0, "method.tau": 1.0, "method.mu": 0.0},
+    "momentum, proximal": {},
+}
+
+
+def adapt(data: Path) -> dict[str, Any]:
+    """What given sets ask for: their joints, the most classes and bodies of any of them, the paper's quarter width."""
+    joints, classes, bodies = "kinect-v1", 2, 1
+    for path in find_sets(data):
+        if path.suffix != ".npz":  # NTU, PKU-MMD, UESTC
+            joints, classes, bodies = "kinect-v2", max(classes, 120), 2
+            continue
+        with np.load(path, allow_pickle=False) as arrays:
+            joints = "kinect-v2" if len(arrays["joint_names"]) > len(KINECT_V1.names) else joints
+            classes, bodies = max(classes, len(arrays["class_names"])), 2 if "data2" in arrays else bodies
+    sizes = {"task.width": 16, "task.features": 128, "task.length": 50}
+    return {"task.joints": joints, "task.classes": classes, "task.bodies": bodies, **sizes}
+
+
+def _table1() -> tuple[Row, ...]:
+    rows = []
+    for network, (name, wider) in NETWORKS.items():
+        methods = METHODS if network == "ST-GCN" else ("vanilla", "FSAR")
+        other = {} if network == "ST-GCN" else {"task.network": name, "task.width": round(16 * wider)}
+        for method in methods:
+            printed = PRINTED.get((network, method))
+            paper = {"top1_clients": round(fmean(printed), 2)} if printed else {}
+            rows.append(Row(method, {**METHODS[method], **other}, {"network": network}, paper))
+    return tuple(rows)
+
+
+def _table2(data: Path | None) -> tuple[Row, ...]:
+    names = [owner_name(i) for i in range(len(OWNERS))] if data is None else [set_name(p) for p in find_sets(data)]
+    return tuple(
+        Row(method, {**METHODS[method], "task.leave_out": name}, {"unseen": name})
+        for name in names
+        for method in ("vanilla", "FSAR")
+    )
+
+
+def _table3() -> tuple[Row, ...]:
+    return tuple(
+        Row(
+            label,
+            {"method.blocks": 0, "task.topology": kind, **settings},
+            {"averaging": averaging},
+            {"top1_clients": round(fmean(printed), 2)},
+        )
+        for averaging, settings in AVERAGING.items()
+        for kind, (label, printed) in TOPOLOGIES.items()
+    )
+
+
+def _rows(*names: str) -> tuple[Row, ...]:
+    return tuple(Row(name, METHODS[name]) for name in names)
+
+
+def _all(*parts: str) -> partial[Metrics]:
+    return partial(_derive, parts)
+
+
+def _derive(parts: tuple[str, ...], run: Path) -> Metrics:
+    return {name: value for part in parts for name, value in getattr(skeletons, part)(run).items()}
+
+
+SCALES = {
+    "smoke": Scale("fsar", (0,), {"round.rounds": 2}),
+    # lr and batch size for given sets: chosen on subjects held out of the training parts of five Kinect v1 sets
+    "small": Scale("fsar", (0, 1, 2), given={"round.rounds": 100, "train.lr": 0.03, "train.schedule": "cosine"}),
+    "paper": Scale("fsar-paper", (0, 1, 2)),
+}
+COMMON: Mapping[str, Any] = {
+    "scales": SCALES,
+    "factor": 100.0,
+    "adapt": adapt,
+    "plain": ("alpha/*", "beta/*", "gamma/*", "cka*", "sharpness*"),
+}
+NOTES = (
+    "top-1 in percent: the server's model with each client's own classifier, topology and batch-norm statistics",
+    "unsteady is the deviation of top-1 from round to round over the last rounds",
+    "the same clients, initial weights and batches for all rows; top1_clients (paper): mean over the paper's sets",
+)
+
+
+def _printed(rows: Mapping[Any, tuple[float, ...]]) -> tuple[str, ...]:
+    """The paper's numbers set by set: its sets are not ours, so they cannot stand in our columns."""
+    named = {" ".join(k) if isinstance(k, tuple) else k: v for k, v in rows.items()}
+    return tuple(f"paper, {' / '.join(SETS)}: {name} {' / '.join(map(str, v))}" for name, v in named.items())
+
+
+PER_CLIENT = ("top1_clients", "top1/*", "unsteady")
+TABLES = {
+    "table1": Table(
+        rows=_table1(),
+        metrics=PER_CLIENT,
+        derive=_all("accuracies"),
+        notes=(*NOTES, *_printed(PRINTED)),
+        claims=(
+            *(Claim("FSAR", other, "top1_clients") for other in METHODS if other != "FSAR"),
+            Claim("FSAR", "vanilla", "unsteady", higher=False),
+        ),
+        **COMMON,
+    ),
+    "table2": Table(
+        rows=_table2,
+        metrics=("knn1", "knn5", "knn20"),
+        derive=_all("neighbours"),
+        notes=(
+            "k nearest neighbours on a set that took no part in training, in percent; the gallery is its train part",
+            *_printed(UNSEEN),
+        ),
+        claims=(Claim("FSAR", "vanilla", "knn1"),),
+        **COMMON,
+    ),
+    "table3": Table(
+        rows=_table3(),
+        metrics=PER_CLIENT,
+        derive=_all("accuracies"),
+        notes=(
+            *NOTES,
+            "alpha, beta, gamma of A, I and U; no distillation. The paper does not say which averaging it used here,"
+            " and its learnable row differs from Table 1's row without MKD, so both are given",
+            *_printed(dict(TOPOLOGIES.values())),
+        ),
+        claims=(
+            Claim("1, 0, 1", "1, 1, 0", "top1_clients"),
+            Claim("1, 1, 1", "1, 0, 0", "top1_clients"),
+            Claim("learnable", "1, 1, 1", "top1_clients"),
+        ),
+        **COMMON,
+    ),
+    "table4": Table(
+        rows=_rows("FSAR"),
+        metrics=("alpha/*", "beta/*", "gamma/*"),
+        derive=_all("coefficients"),
+        notes=(
+            "paper, PKU II / NTU60 / NTU120 / UESTC: alpha .77 / 1.10 / .91 / .85, gamma 1.27 / .85 / 1.07 / 1.11;"
+            " beta with PKU I first: .95 / 1.01 / .90 / .67 / .86",
+        ),
+        **COMMON,
+    ),
+    "fig5": Table(
+        rows=_rows("each set alone", "vanilla", "FSAR"),
+        metrics=("cka1", "cka2", "cka3"),
+        derive=_all("likeness"),
+        notes=("linear CKA between clients' models after each of the three blocks, for the same input",),
+        **COMMON,
+    ),
+    "fig7": Table(
+        rows=_rows("vanilla", "FedAGM", "FSAR"),
+        metrics=PER_CLIENT,
+        derive=_all("accuracies"),
+        notes=(*NOTES, "the curves are in the report.html of each cell"),
+        claims=(Claim("FSAR", "vanilla", "unsteady", higher=False),),
+        **COMMON,
+    ),
+    "fig9": Table(
+        rows=tuple(Row(f"{b} blocks", {"method.blocks": b}) for b in range(4)),
+        metrics=PER_CLIENT,
+        derive=_all("accuracies"),
+        notes=(*NOTES, "how many of the server's blocks the deepest stream passes; the paper shows two pairs of sets"),
+        claims=(
+            Claim("2 blocks", "1 blocks", "top1_clients"),
+            Claim("1 blocks", "0 blocks", "top1_clients"),
+            Claim("2 blocks", "3 blocks", "top1_clients"),
+        ),
+        **COMMON,
+    ),
+    "fig10": Table(
+        rows=_rows("vanilla", "FSAR"),
+        metrics=("sharpness", "sharpness/*"),
+        derive=_all("flatness"),
+        notes=(
+            f"mean rise of the test loss within {skeletons.RADIUS} of a client's model, filter-normalised directions",
+        ),
+        claims=(Claim("FSAR", "vanilla", "sharpness", higher=False),),
+        **COMMON,
+    ),
+}
