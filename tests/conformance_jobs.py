@@ -47,6 +47,7 @@ class Case:
 TASK_SETTINGS: dict[str, dict[str, Any]] = {
     "recognition": {"classes": 2, "width": 2, "size": 16, "frames": 4},
     "summary": {"features": "own", "width_in": 6, "width": 8, "blocks": 1, "hidden": 4, "fps": 2.0},
+    "skeleton": {"joints": "kinect-v1", "classes": 3, "width": 4, "features": 8, "length": 12, "bodies": 1},
 }
 CASES = {
     **{name: Case(name) for name in METHODS},
@@ -54,6 +55,7 @@ CASES = {
     "private-state": Case("private-state", rounds=3, keep_optimizer=True, evaluate_every=3),
     **{f"task-{name}": Case("fedavg", name, {}, TASK_SETTINGS[name], evaluate_every=2) for name in TASKS},
     "cfedvs-summary": Case("cfedvs", "summary", {"groups": 2}, TASK_SETTINGS["summary"]),
+    "fsar": Case("fsar", "skeleton", {}, {**TASK_SETTINGS["skeleton"], "topology": "learnable"}, evaluate_every=2),
 }
 NEEDS_ALL_DATA = {"centralised"}  # cannot run at real sites, and says so
 

@@ -24,6 +24,7 @@ from fedreel.core.method import Method
 from fedreel.core.weights import Weights
 from flower_site import Federation as Sites
 from flower_site import environment
+from moves import LEFT, RIGHT, motion, write_set
 from tiny import videos
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
@@ -44,6 +45,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _index(everywhere, rows)
     (root / "toy").mkdir()
     summary_h5(root / "summary", OWNERS["north"] + OWNERS["south"])
+    skeletons(root / "skeleton", OWNERS["north"] + OWNERS["south"])
     for site, clients in OWNERS.items():
         (root / site / "toy").mkdir(parents=True)
         (root / site / "toy" / "clients.txt").write_text(" ".join(clients))
@@ -54,7 +56,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             target.hardlink_to(everywhere / path)
         _index(root / site / "videos", mine)
         summary_h5(root / site / "summary", clients)
+        skeletons(root / site / "skeleton", clients)
     return root
+
+
+def skeletons(folder: Path, owners: tuple[str, ...]) -> None:
+    """A set of each owner, of two or three classes."""
+    folder.mkdir(parents=True)
+    for owner in owners:
+        classes = LEFT if owner == "c0" else RIGHT
+        moves = [motion(i % len(classes), 8 + i, ord(owner[-1]) + i) for i in range(4 * len(classes))]
+        write_set(folder / f"{owner}.npz", moves, classes)
 
 
 def summary_h5(folder: Path, owners: tuple[str, ...]) -> None:
@@ -104,7 +116,9 @@ def simulation() -> Iterator[Any]:
 def at_sites(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, int], Path]]:
     """All jobs at two sites, three jobs at a time: where they wrote, how they ended, and the sites' folder."""
     root = tmp_path_factory.mktemp("sites")
-    with closing(Sites(root, {name: data / name for name in OWNERS}, roles=("toy", "videos", "summary"))) as sites:
+    with closing(
+        Sites(root, {name: data / name for name in OWNERS}, roles=("toy", "videos", "summary", "skeleton"))
+    ) as sites:
         order = {"jobs": list(CASES), "at_once": 3, "data": str(data), "out": str(root / "out")}
         order["server"] = str(sites.server_folder)
         (root / "out").mkdir()

@@ -87,9 +87,9 @@ class Pointwise(nn.Conv2d):
 
 def spread(maps: Tensor, matrices: Tensor) -> Tensor:
     """Move K feature maps, the channels of (N, K * C, T, V), along their matrices (K, V, W) and add them up:
-    (N, C, T, W). With channels last in memory this is one product and no copy."""
+    (N, C, T, W). One large product: many small ones, as a product of batches would make without gradients, are slow."""
     n, _, t, v = maps.shape
     k, _, w = matrices.shape
-    across = matrices.permute(2, 1, 0).reshape(w, v * k)
-    moved = torch.matmul(across, maps.permute(0, 2, 3, 1).reshape(n * t, v * k, -1))
-    return moved.view(n, t, w, -1).permute(0, 3, 1, 2)
+    rows = maps.permute(0, 2, 3, 1).reshape(n, t, v * k, -1).transpose(2, 3)
+    moved = rows.reshape(-1, v * k) @ matrices.transpose(0, 1).reshape(v * k, w)
+    return moved.view(n, t, -1, w).permute(0, 2, 1, 3)

@@ -26,7 +26,7 @@ class Row:
 
     def has(self, text: str) -> bool:
         """Whether the text is in its name or setting; of `A & B`, both."""
-        words = (self.name, *map(str, self.setting.values()))
+        words = (self.name, *(f"{key} {value}" for key, value in self.setting.items()))
         return all(any(part.strip() in word for word in words) for part in text.split("&"))
 
 
