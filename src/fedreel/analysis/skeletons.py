@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +18,8 @@ from ..core.run import Loaded, load
 from ..core.rundir import read_metrics
 from ..data.skeleton.population import SkeletonPopulation
 from ..models.skeleton import BLOCKS, SkeletonBackbone
-from ..models.topology import COEFFICIENTS, UNIQUE
+from ..models.topology import COEFFICIENTS, INFLECTED, UNIQUE
+from ..report.matrices import Matrix, write_matrices
 from ..tasks.skeleton import SkeletonRecognition
 from .cka import linear_cka
 from .landscape import landscape, sharpness
@@ -28,6 +30,7 @@ NEIGHBOURS = (1, 5, 20)
 AT_ONCE = 256  # sequences in one forward pass
 LAST = 50  # rounds over which accuracy should be steady
 RADIUS = 0.5  # of the ball around a model in which its loss is averaged
+POINTS = 9  # of a landscape, along each direction
 
 
 def accuracies(run: Path) -> Metrics:
@@ -71,6 +74,24 @@ def coefficients(run: Path) -> Metrics:
     return found
 
 
+def heat_maps(run: Path) -> Metrics:
+    """Writes `topology.html` into the run: the shared topology I and every client's own U. No numbers."""
+    loaded, population = opened(run)
+    names = loaded.card["input"]["joints"]
+    found: list[Matrix] = []
+    for client in population.clients:
+        for name, tensor in load(run, client=client).model.named_parameters():
+            kind = name.rpartition(".")[2]
+            if kind == UNIQUE or (kind == INFLECTED and client == population.clients[0]):
+                title = f"U of {client}" if kind == UNIQUE else "I, which all share"
+                layer = "" if name.startswith("backbone.topologies.0.") else f", layer {name.split('.')[2]}"
+                values = tensor.detach().abs().sum(dim=0).numpy()
+                found.append(Matrix(title + layer, names, names, values))
+    lead = "How strongly joints (rows) act on joints (columns) beside the bones: absolute values, summed over subsets."
+    write_matrices(run / "topology.html", "Learnt topologies", lead, found)
+    return {}
+
+
 def likeness(run: Path) -> Metrics:
     """`cka1` .. `cka3`: linear CKA between the clients' models after each block, for the same sequences (the first
     client's test part), mean over pairs of clients."""
@@ -82,10 +103,12 @@ def likeness(run: Path) -> Metrics:
 
 
 def flatness(run: Path) -> Metrics:
-    """By how much the test loss rises around each client's model, along two filter-normalised directions."""
+    """By how much the test loss rises around each client's model, along two filter-normalised directions. Writes the
+    landscapes to `landscape.html` in the run."""
     loaded, population = opened(run)
     task = cast(SkeletonRecognition, loaded.task)
     found: Metrics = {}
+    pictures = []
     for client in population.clients:
         model, test = load(run, client=client).model, population.data(client).test
 
@@ -93,8 +116,13 @@ def flatness(run: Path) -> Metrics:
             with torch.no_grad():
                 return task.evaluate(model, test, AT_ONCE)["loss"]  # type: ignore[arg-type]
 
-        found[f"sharpness/{client}"] = sharpness(landscape(model, loss, seed=0, points=7), RADIUS)
+        around = landscape(model, loss, seed=0, points=POINTS)
+        found[f"sharpness/{client}"] = sharpness(around, RADIUS)
+        axis = [f"{at:.2f}" for at in around.axis]
+        pictures.append(Matrix(client, axis, axis, np.log10(around.values)))
     found["sharpness"] = fmean(found.values())
+    lead = "The test loss (log10) around each client's model, in the middle, along two filter-normalised directions."
+    write_matrices(run / "landscape.html", "Loss landscapes", lead, pictures)
     return found
 
 
@@ -102,16 +130,6 @@ def opened(run: Path) -> tuple[Loaded, SkeletonPopulation]:
     """The server's model of a run, and the run's data."""
     loaded, recipe = load(run), load_recipe(run / "recipe.toml")
     return loaded, cast(SkeletonPopulation, loaded.task.population(recipe.data, recipe.data.seed))
-
-
-def topologies(run: Path) -> Iterator[tuple[str, str, Tensor]]:
-    """(client, `inflected` or `unique`, its matrices summed over subsets) of every client; I is the same for all."""
-    _, population = opened(run)
-    for client in population.clients:
-        for name, parameter in load(run, client=client).model.named_parameters():
-            kind = name.rpartition(".")[2]
-            if kind in ("inflected", UNIQUE):
-                yield client, kind, parameter.detach().abs().sum(dim=0)
 
 
 def settle_statistics(model: nn.Module, x: Tensor) -> None:

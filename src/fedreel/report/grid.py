@@ -46,6 +46,16 @@ def states(title: str, rows: Sequence[str], columns: Sequence[str], cells: np.nd
     return _raster(title, payload, grouped, "state", notes, legend=legend, ends=(columns[0], columns[-1]))
 
 
+def shades(title: str, rows: Sequence[str], columns: Sequence[str], values: np.ndarray) -> Html:
+    """Numbers of shape (rows, columns), darker for those that are further from the least; their values on hover."""
+    least, most = float(values.min()), float(values.max())
+    levels = np.ceil(LEVELS * (values - least) / ((most - least) or 1.0)).astype(int)
+    cells = [[float(f"{v:.4g}") for v in row] for row in values.tolist()]
+    payload: dict[str, object] = {"kind": "grid", "rows": [*rows], "columns": [*columns], "cells": cells}
+    notes = [f"from {number(least)} to {number(most)}"]
+    return _raster(title, payload, levels, "heat", notes, ends=(columns[0], columns[-1]))
+
+
 def _table(title: str, rows: Sequence[str], columns: Sequence[str], counts: np.ndarray) -> Html:
     levels = _levels(counts)
     turned = "turned" if len(columns) > 8 or max(map(len, columns), default=0) > 12 else None

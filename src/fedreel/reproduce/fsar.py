@@ -194,8 +194,9 @@ TABLES = {
     "table4": Table(
         rows=_rows("FSAR"),
         metrics=("alpha/*", "beta/*", "gamma/*"),
-        derive=_all("coefficients"),
+        derive=_all("coefficients", "heat_maps"),
         notes=(
+            "heat maps of I and of every client's U are in the topology.html of each cell",
             "paper, PKU II / NTU60 / NTU120 / UESTC: alpha .77 / 1.10 / .91 / .85, gamma 1.27 / .85 / 1.07 / 1.11;"
             " beta with PKU I first: .95 / 1.01 / .90 / .67 / .86",
         ),
@@ -233,6 +234,7 @@ TABLES = {
         metrics=("sharpness", "sharpness/*"),
         derive=_all("flatness"),
         notes=(
+            "the landscapes are in the landscape.html of each cell",
             f"mean rise of the test loss within {skeletons.RADIUS} of a client's model, filter-normalised directions",
         ),
         claims=(Claim("FSAR", "vanilla", "sharpness", higher=False),),
