@@ -45,7 +45,9 @@ def one(path: Path, frames: np.ndarray, **more: Any) -> Path:
     return write_set(path, [frames], ("?",), **more)
 
 
-def train(folder: Path, source: Path, method: str = "fsar", rounds: Any = None, **task: Any) -> Path:
+def train(
+    folder: Path, source: Path, method: str = "fsar", rounds: Any = None, settings: Any = None, **task: Any
+) -> Path:
     table = {
         "task": TASK | task,
         "method": {"name": method},
@@ -53,6 +55,7 @@ def train(folder: Path, source: Path, method: str = "fsar", rounds: Any = None, 
         "train": {"batch_size": 4, "lr": 0.05},
         "round": {"rounds": 2} | (rounds or {}),
         "device": "cpu",
+        **(settings or {}),
     }
     return run(make_recipe(table), folder, quiet=True).path
 

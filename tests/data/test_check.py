@@ -15,6 +15,7 @@ from fedreel.data.check import check
 from fedreel.data.lists import Clip, find, split_by
 from fedreel.data.shards import build
 from fedreel.errors import DataError
+from moves import LEFT, make_sets, motion, write_set
 
 DATA = Path(os.environ.get("FEDREEL_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
@@ -257,3 +258,14 @@ def test_real_sign_gestures(tmp_path: Path) -> None:
     assert report.ok, report.lines()
     assert report.sizes == {"228x128": 15}
     assert report.fps == {"15": 15}
+
+
+def test_skeleton_sets_are_looked_over(tmp_path: Path) -> None:
+    make_sets(tmp_path)
+    write_set(tmp_path / "odd.npz", [motion(0), 0 * motion(1)], LEFT[:2])
+    report = check(tmp_path)
+    text = "\n".join(report.lines())
+    assert "skeletons, 21 clips" in text
+    assert "3: left 12, odd 1, right 8" in text
+    assert "odd.npz#m1: left out" in text
+    assert report.ok

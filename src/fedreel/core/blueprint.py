@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import nn
 
 from .method import Method
-from .task import Task
+from .task import Examples, Task
 from .weights import Layout, Weights, bind
 
 
@@ -15,6 +17,7 @@ class Blueprint:
 
     def __init__(self, task: Task, method: Method, seed: int, device: torch.device) -> None:
         self._make = lambda: task.model().to(device)
+        self.task = task
         torch.manual_seed(seed)
         self.model: nn.Module = self._make()
         self.weights = bind(self.model)
@@ -29,6 +32,21 @@ class Blueprint:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return bind(self._make()).take(self.travelling)
+
+    def test(self, weights: Weights, examples: Examples, batch_size: int = 128) -> dict[str, float]:
+        """The task's metrics of a model (private tensors as initialised) on examples that lie here."""
+        for part in (self.initial, weights):
+            self._tested[1].put(part)
+        model = self._tested[0].eval()
+        with torch.no_grad():
+            return self.task.evaluate(model, examples.to(next(model.parameters()).device), batch_size)
+
+    @cached_property
+    def _tested(self) -> tuple[nn.Module, Weights]:
+        """A model of the server's own: the other may be at work for clients."""
+        with torch.random.fork_rng(devices=[]):
+            model = self._make()
+        return model, bind(model)
 
     @property
     def parameters(self) -> int:

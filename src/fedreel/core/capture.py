@@ -71,7 +71,7 @@ class Replayed:
         return result
 
     def _record(self, batch: Batch) -> None:
-        if not isinstance(batch, tuple) or not all(isinstance(t, Tensor) and t.is_cuda for t in batch):
+        if not isinstance(batch, tuple) or not all(isinstance(t, Tensor) for t in batch):
             return
         inputs = tuple(t.clone() for t in batch)
         found = self.recorder.record(self.step, inputs)

@@ -199,6 +199,10 @@ class Federation:
         self.record(phase, metrics=overall, clients=answers, seconds=time.monotonic() - began)
         return overall
 
+    def test(self, weights: Weights, examples: Examples) -> dict[str, float]:
+        """The task's metrics of a model on examples that the server holds itself."""
+        return self._engine.blueprint.test(weights, examples)
+
     def record(self, phase: str, **values: Any) -> None:
         """Write a line to the run's metrics."""
         for watcher in self._watchers:

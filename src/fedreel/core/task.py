@@ -169,5 +169,38 @@ class Task(ABC):
         return {}
 
 
+class Temporal(ABC):
+    """What methods for moments in time (FedVMR, FedCMR) ask of a task beside the rest."""
+
+    @abstractmethod
+    def temporal_distribution(self, outputs: Outputs, bins: int) -> Tensor:
+        """Probabilities (N, bins * bins) that an example's predicted moment is of each class, a bin of its start and a
+        bin of its end."""
+
+    @abstractmethod
+    def temporal_counts(self, examples: Examples, bins: int) -> Tensor:
+        """How many examples are truly of each of these classes."""
+
+    @abstractmethod
+    def sample(self, examples: Examples, share: float) -> dict[str, Tensor]:
+        """All examples of a share of the videos, at least one of them, column by column."""
+
+    @abstractmethod
+    def categories(self, examples: Examples) -> int:
+        """How many categories of video there are among the examples."""
+
+
+def temporal(task: Task) -> Temporal:
+    """The task, if it is about moments in time."""
+    if not isinstance(task, Temporal):
+        raise RecipeError(
+            "this task has no moments in time",
+            where="[task] name",
+            expected="a task such as moments, for methods that look at where moments lie",
+            found=type(task).__name__.lower(),
+        )
+    return task
+
+
 def batch_length(batch: Batch) -> int:
     return batch[0].shape[0]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from ..config import TrainConfig
 from ..errors import FedreelError
 from .capture import Recorder, Replayed
 from .optim import Optimizer
-from .task import Batch, Examples, Outputs, Task, batch_length
+from .task import Batch, Examples, Outputs, Task, Temporal, batch_length
 from .weights import Weights
 
 
@@ -151,6 +152,29 @@ def multi_grain(task: Task, teacher: nn.Module, blocks: int, weight: float, deta
             total = total + task.loss(mixed, step.batch)
             total = total + weight * F.kl_div(z, t, reduction="batchmean", log_target=True)
         return total
+
+    return term
+
+
+def distribution_gap(
+    task: Temporal, world: Tensor, bins: int, weight: float, memory: float, direction: Literal["prediction", "world"]
+) -> Term:
+    """FedVMR: weight * KL(q || p), p the share of each temporal class in the world, q that among predictions: a running
+    estimate over batches, of which only the newest part has a gradient. q is smoothed as p is, by one count a class."""
+    running: Tensor | None = None
+
+    def term(step: Step) -> Tensor:
+        nonlocal running
+        p = world.to(step.outputs.features.device)
+        predicted = task.temporal_distribution(step.outputs, bins)
+        n, classes = predicted.shape
+        q = predicted.mean(dim=0)
+        if running is not None:
+            q = memory * running + (1 - memory) * q
+        running = q.detach()
+        q = (n * q + 1) / (n + classes)
+        first, second = (q, p) if direction == "prediction" else (p, q)
+        return weight * (first * (first / second).log()).sum()
 
     return term
 

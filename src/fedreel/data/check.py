@@ -14,6 +14,8 @@ from fedreel.data.lists import INDEX as LIST_INDEX
 from fedreel.data.lists import Clip, find, videos
 from fedreel.data.shards import INDEX as SHARDS_INDEX
 from fedreel.data.shards import Shards, in_processes
+from fedreel.data.skeleton.motions import find_sets, is_skeletons, read_set
+from fedreel.data.skeleton.recordings import set_name
 from fedreel.data.video import Reader
 from fedreel.errors import DataError
 
@@ -61,10 +63,11 @@ class Report:
             counts = Counter(values)
             if set(counts) != {""}:
                 text.append(f"  {name + ':':<10} {len(counts)}: {_listed(sorted(counts.items()))}")
+        if self.sizes:
+            text.append(f"  {'sizes:':<10} {_listed(self.sizes.most_common())}")
         if self.seconds:
             low, middle, high = np.quantile(self.seconds, (0, 0.5, 1))
             spread = f"{low:.2f} to {high:.2f}, median {middle:.2f}, sum {sum(self.seconds):.0f}"
-            text.append(f"  {'sizes:':<10} {_listed(self.sizes.most_common())}")
             text.append(f"  {'fps:':<10} {_listed(self.fps.most_common())}")
             text.append(f"  {'seconds:':<10} {spread}")
         for name, findings in (("problems", self.problems), ("remarks", self.remarks)):
@@ -78,11 +81,13 @@ class Report:
 
 
 def check(folder: Path) -> Report:
-    """Decode every clip of a folder of videos, or validate a folder of shards, and report.
+    """Decode every clip of a folder of videos, validate a folder of shards, or read sets of skeletons, and report.
 
     A folder of several such folders (a playground) is looked over set by set. Raises DataError only where
     there is nothing to report on: no folder, no videos, an unreadable index.csv.
     """
+    if is_skeletons(folder):
+        return _check_skeletons(folder)
     sets = _sets(folder)
     if sets:
         return _merged(folder, {name: check(folder / name) for name in sets})
@@ -173,6 +178,18 @@ def _check_shards(folder: Path) -> Report:
     report.problems += [Finding(entry.path, f"cut short: {entry.reason}") for entry in shards.cut]
     for clip in shards.clips:
         _measure(report, f"{shards.width}x{shards.height}", clip.fps, clip.frames)
+    return report
+
+
+def _check_skeletons(folder: Path) -> Report:
+    report = Report(folder, "skeletons", [])
+    for path in find_sets(folder):
+        found = read_set(path)
+        owner = set_name(path)
+        report.clips += [Clip(m.name, found.classes[m.label], owner, m.split) for m in found.motions]
+        report.sizes[f"{len(found.joints)} joints"] += len(found.motions)
+        places = [f"{one.where}, line {one.line}" if one.line else one.where for one in found.dropped]
+        report.remarks += [Finding(place, f"left out: {one.reason}") for place, one in zip(places, found.dropped)]
     return report
 
 

@@ -35,6 +35,14 @@ def find_sets(source: Path) -> list[Path]:
     return found
 
 
+def is_skeletons(source: Path) -> bool:
+    """Whether there are sets of skeletons at a place."""
+    try:
+        return bool(find_sets(source))
+    except DataError:
+        return False
+
+
 def read_set(path: Path) -> MotionSet:
     """One set, whatever its format. What cannot be used is left out and listed."""
     kind = _kind(path)

@@ -21,7 +21,9 @@ from ..clips import check_training, make_partitioner
 from .joints import Joints
 from .motions import find_sets
 from .prepare import Prepared, load_set
-from .recordings import set_name
+from .recordings import Unusable, set_name
+
+TOLD = 100  # recordings that were left out and are named in the run's records
 
 
 class SkeletonPopulation(Population):
@@ -115,6 +117,7 @@ class SkeletonPopulation(Population):
             "train": train,
             "test": test,
             "broken": sum(len(found.dropped) for found in self._sets.values()),
+            "left_out": [_told(one) for found in self._sets.values() for one in found.dropped][:TOLD],
             "sets": {client: {"classes": names} for client, names in lists.items()},
         }
 
@@ -142,6 +145,10 @@ def open_sets(config: DataConfig) -> list[Path]:
     if (source / "skeletons" / "part.json").is_file():  # a playground's root
         source = source / "skeletons"
     return find_sets(source)
+
+
+def _told(one: Unusable) -> str:
+    return f"{one.where}{f', line {one.line}' if one.line else ''}: {one.reason}"
 
 
 def _by_name(source: Sequence[Path]) -> dict[str, Path]:

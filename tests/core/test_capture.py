@@ -1,0 +1,91 @@
+"""Replayed training steps: when a step is recorded, which batches are replayed, and that nothing else changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedreel.core.capture import WORTH, Recorder, Replayed
+from fedreel.core.run import load
+from moves import make_sets, train
+
+
+class FakeGraph:
+    """A recording that makes the step again, on the inputs that were recorded."""
+
+    def __init__(self, step: Any, inputs: Any) -> None:
+        self.step, self.inputs, self.result, self.replays = step, inputs, torch.zeros(()), 0
+
+    def replay(self) -> None:
+        self.replays += 1
+        self.result.copy_(self.step(self.inputs))
+
+
+class FakeRecorder(Recorder):
+    def __init__(self, works: bool = True) -> None:
+        super().__init__()
+        self.works = works
+        self.made: list[FakeGraph] = []
+
+    def record(self, step: Any, inputs: Any) -> Any:
+        if not self.works:
+            return None
+        self.made.append(FakeGraph(step, inputs))
+        return self.made[-1], self.made[-1].result
+
+
+def sums(batches: list[torch.Tensor], recorder: FakeRecorder) -> tuple[list[float], int]:
+    """What a step that adds its batch up gives, and how often it was called directly."""
+    calls = 0
+
+    def step(batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return batch[0].sum()
+
+    replayed = Replayed(step, len(batches), recorder)
+    found = [float(replayed((b,))) for b in batches]
+    return found, calls - sum(g.replays for g in recorder.made)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_every_batch_gets_its_own_result(works: bool) -> None:
+    batches = [torch.full((4,), float(i)) for i in range(WORTH + 3)]
+    recorder = FakeRecorder(works)
+    found, direct = sums(batches, recorder)
+    assert found == [4.0 * i for i in range(len(batches))]
+    assert direct == (1 if works else len(batches))
+
+
+def test_a_batch_of_another_form_is_not_replayed() -> None:
+    batches = [torch.ones(4)] * (WORTH + 1) + [torch.ones(3)] + [torch.full((4,), 2.0)]
+    recorder = FakeRecorder()
+    found, direct = sums(batches, recorder)
+    assert found == [4.0] * (WORTH + 1) + [3.0, 8.0]
+    assert direct == 2
+    assert recorder.made[0].replays == WORTH + 1
+
+
+def test_few_batches_are_not_worth_a_recording() -> None:
+    recorder = FakeRecorder()
+    sums([torch.ones(4)] * WORTH, recorder)
+    assert recorder.made == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fsar"])
+def test_on_a_gpu_a_replayed_run_ends_with_the_same_weights(tmp_path: Path, method: str) -> None:
+    sets = make_sets(tmp_path)
+    ends = []
+    for graph in (True, False):
+        settings: dict[str, Any] = {
+            "device": "cuda",
+            "train": {"batch_size": 1, "epochs": 3, "lr": 0.05, "momentum": 0.9},
+        }
+        settings["train"]["cuda_graph"] = graph
+        out = train(tmp_path / f"{graph}", sets, method, settings=settings, augmentation="shear-crop")
+        ends.append(load(out).model.state_dict())
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
