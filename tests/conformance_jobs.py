@@ -47,6 +47,7 @@ class Case:
 TASK_SETTINGS: dict[str, dict[str, Any]] = {
     "recognition": {"classes": 2, "width": 2, "size": 16, "frames": 4},
     "summary": {"features": "own", "width_in": 6, "width": 8, "blocks": 1, "hidden": 4, "fps": 2.0},
+    "moments": {"features": "own", "width_in": 3, "length": 8, "width": 8, "word_width": 4, "vocabulary": 40},
     "skeleton": {"joints": "kinect-v1", "classes": 3, "width": 4, "features": 8, "length": 12, "bodies": 1},
 }
 CASES = {
@@ -55,6 +56,7 @@ CASES = {
     "private-state": Case("private-state", rounds=3, keep_optimizer=True, evaluate_every=3),
     **{f"task-{name}": Case("fedavg", name, {}, TASK_SETTINGS[name], evaluate_every=2) for name in TASKS},
     "cfedvs-summary": Case("cfedvs", "summary", {"groups": 2}, TASK_SETTINGS["summary"]),
+    "fedvmr-moments": Case("fedvmr", "moments", {"groups": 2}, TASK_SETTINGS["moments"], evaluate_every=2),
     "fsar": Case("fsar", "skeleton", {}, {**TASK_SETTINGS["skeleton"], "topology": "learnable"}, evaluate_every=2),
 }
 NEEDS_ALL_DATA = {"centralised"}  # cannot run at real sites, and says so
@@ -62,11 +64,12 @@ NEEDS_ALL_DATA = {"centralised"}  # cannot run at real sites, and says so
 
 def recipe_of(case: Case, data: Path, engine: dict[str, Any]) -> Recipe:
     role = {"toy": "toy", "recognition": "videos"}.get(case.task, case.task)
+    words = {"words": str(data / "words.txt")} if case.task == "moments" else {}  # sites must agree on them
     return Recipe(
         system="conformance",
         device="cpu",
         seed=3,
-        task={"name": case.task, **case.task_settings},
+        task={"name": case.task, **case.task_settings, **words},
         method={"name": case.method, **case.settings},
         engine=engine,
         data=DataConfig(source=str(data / role), role=role, public=str(data / role)),

@@ -46,6 +46,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "toy").mkdir()
     summary_h5(root / "summary", OWNERS["north"] + OWNERS["south"])
     skeletons(root / "skeleton", OWNERS["north"] + OWNERS["south"])
+    moments(root / "moments", OWNERS["north"] + OWNERS["south"])
+    (root / "words.txt").write_text("someone\nopens\ndoor\n")
     for site, clients in OWNERS.items():
         (root / site / "toy").mkdir(parents=True)
         (root / site / "toy" / "clients.txt").write_text(" ".join(clients))
@@ -57,6 +59,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _index(root / site / "videos", mine)
         summary_h5(root / site / "summary", clients)
         skeletons(root / site / "skeleton", clients)
+        moments(root / site / "moments", clients)
     return root
 
 
@@ -67,6 +70,24 @@ def skeletons(folder: Path, owners: tuple[str, ...]) -> None:
         classes = LEFT if owner == "c0" else RIGHT
         moves = [motion(i % len(classes), 8 + i, ord(owner[-1]) + i) for i in range(4 * len(classes))]
         write_set(folder / f"{owner}.npz", moves, classes)
+
+
+def moments(folder: Path, owners: tuple[str, ...]) -> None:
+    """Three videos of each owner with two sentences about each, and features; the last video is for testing."""
+    folder.mkdir(parents=True)
+    rows, lines, videos = {}, [], ["id,owner,length,split"]
+    for owner in owners:
+        for nth in range(3):
+            rng = np.random.default_rng([ord(owner[-1]), nth])
+            name = f"{owner}v{nth}"
+            rows[name] = rng.normal(size=(9 + nth, 3)).astype(np.float32)
+            videos.append(f"{name},{owner},{9 + nth},{'test' if nth == 2 else 'train'}")
+            starts = rng.uniform(0, 5, 2)
+            lines += [f"{name} {s:.2f} {s + 3:.2f}##someone opens {w}." for s, w in zip(starts, ("a door", "it"))]
+    (folder / "annotations.txt").write_text("\n".join(lines) + "\n")
+    (folder / "videos.csv").write_text("\n".join(videos) + "\n")
+    offsets = np.cumsum([0, *map(len, rows.values())])
+    np.savez(folder / "own.npz", ids=np.array([*rows]), offsets=offsets, features=np.concatenate([*rows.values()]))
 
 
 def summary_h5(folder: Path, owners: tuple[str, ...]) -> None:
@@ -117,7 +138,7 @@ def at_sites(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
     """All jobs at two sites, three jobs at a time: where they wrote, how they ended, and the sites' folder."""
     root = tmp_path_factory.mktemp("sites")
     with closing(
-        Sites(root, {name: data / name for name in OWNERS}, roles=("toy", "videos", "summary", "skeleton"))
+        Sites(root, {name: data / name for name in OWNERS}, roles=("toy", "videos", "summary", "skeleton", "moments"))
     ) as sites:
         order = {"jobs": list(CASES), "at_once": 3, "data": str(data), "out": str(root / "out")}
         order["server"] = str(sites.server_folder)

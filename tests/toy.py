@@ -16,7 +16,7 @@ from fedreel.core.exchange import Ledger, Policy
 from fedreel.core.federation import Federation, Watcher
 from fedreel.core.method import Method
 from fedreel.core.state import PrivateStore
-from fedreel.core.task import EVERYONE, ClientData, Outputs, Population, Task, Tensors
+from fedreel.core.task import EVERYONE, ClientData, Examples, Outputs, Population, Task, Temporal, Tensors
 from fedreel.core.training import statistics_kept
 from fedreel.engines.local import LocalEngine
 
@@ -71,7 +71,7 @@ class ToyNet(nn.Module):
 
 
 @dataclass(frozen=True)
-class Toy(Task):
+class Toy(Task, Temporal):
     sends: ClassVar = {"frames": "count"}
     clients: int = 4
     width: int = 5
@@ -89,6 +89,19 @@ class Toy(Task):
         features = model.backbone(batch[0])
         return Outputs(features, model.head(features))
 
+    def temporal_distribution(self, outputs: Outputs, bins: int) -> Tensor:
+        """The two labels stand for the first two classes."""
+        return F.pad(outputs.logits.softmax(1), (0, bins**2 - 2))
+
+    def temporal_counts(self, examples: Examples, bins: int) -> Tensor:
+        return torch.bincount(examples.tensors[1], minlength=bins**2).float()  # type: ignore[attr-defined]
+
+    def sample(self, examples: Examples, share: float) -> dict[str, Tensor]:
+        return dict(zip(("video", "words"), (t[:2] for t in examples.tensors)))  # type: ignore[attr-defined]
+
+    def categories(self, examples: Examples) -> int:
+        return len(torch.unique(examples.tensors[1]))  # type: ignore[attr-defined]
+
     def streams(self, lower: nn.Module, upper: nn.Module, batch: tuple[Tensor, Tensor], blocks: int) -> list[Outputs]:
         """The backbone counts as the only block."""
         with torch.no_grad(), statistics_kept(lower):
@@ -101,7 +114,8 @@ class Toy(Task):
     def evaluate(self, model: nn.Module, examples: Tensors, batch_size: int) -> dict[str, float]:
         x, y = examples.tensors
         logits = self.forward(model, (x, y)).logits
-        return {"top1": float((logits.argmax(1) == y).float().mean()), "n": float(len(y))}
+        top1 = float((logits.argmax(1) == y).float().mean())
+        return {"top1": top1, "score": top1, "n": float(len(y))}
 
 
 class Notes(Watcher):

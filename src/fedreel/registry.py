@@ -20,12 +20,16 @@ METHODS = {
     "ifca": "fedreel.methods.ifca:IFCA",
     "fedgroup": "fedreel.methods.fedgroup:FedGroup",
     "fsar": "fedreel.methods.fsar:FSAR",
+    "fedvmr": "fedreel.methods.fedvmr:FedVMR",
+    "fedcmr": "fedreel.methods.fedcmr:FedCMR",
+    "cyclic": "fedreel.methods.cyclic:Cyclic",
     "centralised": "fedreel.methods.ends:Centralised",
     "local-only": "fedreel.methods.ends:LocalOnly",
 }
 TASKS = {
     "recognition": "fedreel.tasks.recognition:Recognition",
     "summary": "fedreel.tasks.summary:Summary",
+    "moments": "fedreel.tasks.moments:MomentRetrieval",
     "skeleton": "fedreel.tasks.skeleton:SkeletonRecognition",
 }
 ENGINES = {

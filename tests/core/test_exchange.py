@@ -32,9 +32,9 @@ def test_no_private_name_is_ever_in_an_update_or_a_ledger(tmp_path: Path, name: 
     private = set(worker.private.place)
     left = {row[0] for _, rows in tensors(tmp_path / "run" / "ledger.jsonl") for row in rows}
     assert left.isdisjoint(private)
-    assert left <= set(worker.travelling.place)
+    assert left <= {*worker.travelling.place, *worker.leaves()}
     numbers = {n for r in departures(tmp_path / "run" / "ledger.jsonl") for n in r["numbers"]}
-    assert numbers <= {*worker.leaves(), "top1", "n"}
+    assert numbers <= {*worker.leaves(), "top1", "score", "n"}
 
 
 def test_fedbn_keeps_batch_norm_at_home(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""How well moments are found: overlap, recall, the score on a common validation set, what a constant answer gets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..errors import DataError
+
+Array = np.ndarray
+
+THRESHOLDS = (0.3, 0.5, 0.7)
+CVAL_WEIGHTS: Mapping[float, float] = {0.1: 0.1, 0.3: 0.2, 0.5: 0.2, 0.7: 0.4, 0.9: 0.1}  # FedVMR's e_h, by IoU
+
+
+def iou(a: Array, b: Array) -> Array:
+    """Of spans (..., 2), start and end in the same unit. Spans without length overlap nothing."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    common = np.minimum(a[..., 1], b[..., 1]) - np.maximum(a[..., 0], b[..., 0])
+    union = np.maximum(a[..., 1], b[..., 1]) - np.minimum(a[..., 0], b[..., 0])
+    found: Array = np.maximum(common, 0.0) / np.where(union > 0, union, 1.0)
+    return found
+
+
+def recalls(predicted: Array, truth: Array, thresholds: Sequence[float] = THRESHOLDS) -> dict[str, float]:
+    """R(1, m) as shares, named `r30` for m = .3: of questions whose answer overlaps the truth by more than m. And
+    `miou`, the mean overlap. Spans (N, 2) in seconds."""
+    return _measures(iou(*_pairs(predicted, truth)), thresholds)
+
+
+def cval_score(ious: Array) -> float:
+    """FedVMR's score of a model on the common validation set: sum of e_h times the share of overlaps above h; from 0
+    to 1."""
+    overlaps = np.asarray(ious, np.float64)
+    if not overlaps.size:
+        raise DataError("there is nothing to score", expected="the overlap of at least one question", found="none")
+    return float(sum(weight * np.mean(overlaps > h) for h, weight in CVAL_WEIGHTS.items()))
+
+
+def softmax_weights(scores: Sequence[float] | Array, temperature: float = 0.1) -> Array:
+    """a_k = softmax(s_k / temperature). The paper does not say whether scores are shares (temperature 1, nearly equal
+    weights) or percent (0.01, nearly one-hot)."""
+    if not temperature > 0:
+        raise DataError("these are no weights", expected="a temperature above 0", found=str(temperature))
+    logits = np.asarray(scores, np.float64) / temperature
+    weights: Array = np.exp(logits - logits.max())
+    return weights / weights.sum()
+
+
+def prior_only(
+    train: Array, grid: int = 40, thresholds: Sequence[float] = THRESHOLDS, max_share: float = 1.0
+) -> dict[str, tuple[float, float]]:
+    """For each measure of `recalls`, the one span that is best as the answer to every training question: what a model
+    must beat to have learned anything. Spans (N, 2) and the answers are in shares of the duration; answers begin and
+    end on a grid of so many steps and are no longer than `max_share`. Of equally good ones, the first and shortest."""
+    moments, _ = _pairs(train, train)
+    first, last = np.triu_indices(grid)
+    short = last - first < max(1, math.floor(max_share * grid + 1e-9))
+    spans = np.stack([first, last + 1], axis=1)[short] / grid
+    values = [_measures(iou(span, moments), thresholds) for span in spans]
+    best = {name: int(np.argmax([v[name] for v in values])) for name in values[0]}
+    return {name: (float(spans[place, 0]), float(spans[place, 1])) for name, place in best.items()}
+
+
+def clock(rounds: float, clients: int, groups: int) -> float:
+    """How many clients train one after another in so many rounds: groups work at the same time, their members in turn.
+    FedVMR's Table 2 divides it by that of all clients in parallel."""
+    return rounds * clients / groups
+
+
+def rounds_to_target(curve: Sequence[float], target: float, window: int = 3) -> int | None:
+    """How many rounds were done when the mean of the last `window` values reached the target; none if it never did.
+    The curve has a value for every round. No mean is taken of fewer values."""
+    for done in range(window, len(curve) + 1):
+        if math.fsum(curve[done - window : done]) / window >= target:
+            return done
+    return None
+
+
+def _measures(overlaps: Array, thresholds: Sequence[float]) -> dict[str, float]:
+    shares = {f"r{100 * m:.0f}": float(np.mean(overlaps > m)) for m in thresholds}
+    return {**shares, "miou": float(np.mean(overlaps))}
+
+
+def _pairs(predicted: Array, truth: Array) -> tuple[Array, Array]:
+    a, b = np.asarray(predicted, np.float64), np.asarray(truth, np.float64)
+    if a.shape != b.shape or a.ndim != 2 or a.shape[1:] != (2,) or not len(a):
+        raise DataError(
+            "these spans cannot be compared",
+            expected="start and end for each of the same questions, (N, 2)",
+            found=f"{a.shape} and {b.shape}",
+        )
+    return a, b
