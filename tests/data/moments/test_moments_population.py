@@ -157,9 +157,10 @@ def test_marks_that_are_all_alike_tell_nothing(mark: str) -> None:
 def test_training_videos_are_those_of_the_written_rule() -> None:
     groups = {f"v{n:02d}": "ab"[n % 3 == 0] for n in reversed(range(30))}
     expected = set()
+    draw = np.random.default_rng(0)
     for group in "ab":
         own = sorted(v for v, g in groups.items() if g == group)
-        expected |= {*np.array(own)[np.random.default_rng(0).permutation(len(own))][: int(0.75 * len(own))].tolist()}
+        expected |= {*np.array(own)[draw.permutation(len(own))][: int(0.75 * len(own))].tolist()}
     assert training_videos(groups, 0.75) == expected
     assert len(expected) == 15 + 7
     assert training_videos(groups, 1.0) == {*groups}

@@ -90,10 +90,10 @@ def test_every_scene_is_a_client_and_a_quarter_of_its_videos_is_for_testing(sour
             np.testing.assert_array_equal(one, other)  # the split is not a matter of the seed
         videos = [videos[0] + len(train), videos[1] + len(test)]
     everyone = found.data(EVERYONE)
-    assert (videos, len(everyone.train), len(everyone.test)) == ([997, 337], 2828, 892)
+    assert (videos, len(everyone.train), len(everyone.test)) == ([997, 337], 2781, 939)
     assert found.describe()["broken"] == 0
     (batch,) = everyone.test.batches(1000)
-    assert [tuple(t.shape) for t in batch] == [(892, 64, 512), (892, 15), (892, 2), (892, 3)]
+    assert [tuple(t.shape) for t in batch] == [(939, 64, 512), (939, 15), (939, 2), (939, 3)]
     unknown = (batch[1] == 1).sum() / (batch[1] > 0).sum()
     assert unknown < 0.01
 

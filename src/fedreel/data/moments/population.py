@@ -133,11 +133,13 @@ def sides(queries: Sequence[Query], share: float = 0.75) -> tuple[np.ndarray, np
 
 
 def training_videos(groups: Mapping[str, str], share: float) -> set[str]:
-    """The videos (video -> its group) to train on: those of a group, sorted by name and permuted by numpy's
-    default_rng(0), up to `share` of them, at least one. It does not depend on a run's seed: results are comparable."""
+    """The videos (video -> its group) to train on: group by group in the order of their names, its videos sorted and
+    permuted by numpy's default_rng(0), one generator for all, up to `share` of them, at least one. It does not depend
+    on a run's seed: results are comparable."""
     found: set[str] = set()
+    draw = np.random.default_rng(0)
     for group in sorted({*groups.values()}):
         own = sorted(video for video, its in groups.items() if its == group)
         count = max(1, math.floor(share * len(own) + 1e-9))
-        found |= {own[i] for i in np.random.default_rng(0).permutation(len(own))[:count]}
+        found |= {own[i] for i in draw.permutation(len(own))[:count]}
     return found
