@@ -172,6 +172,36 @@ def recognize(
         typer.echo(place)
 
 
+@app.command()
+def find(
+    video: Annotated[Path, typer.Argument(help="A video file.")],
+    sentence: Annotated[str, typer.Argument(help="What to find, in words.")],
+    model: Annotated[Path, typer.Option("--model", help="A run directory of the task moments.")],
+    top: Annotated[int, typer.Option(help="How many moments to give, the likeliest first.")] = 3,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the moments as mp4 into this folder.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write a page with the time line and a picture of each.")] = None,
+    as_json: Annotated[Path | None, typer.Option("--json", help="Write all that was found.")] = None,
+    client: Annotated[str, typer.Option(help="Whose private part of the model is used, if it has one.")] = "",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
+) -> None:
+    """Find the moments of a video that a sentence describes, with a trained model; and cut them out."""
+    from .apply.find import find as start
+    from .apply.show import Shown
+    from .apply.storyboard import clock
+
+    with Shown() as shown:
+        made = start(
+            video, sentence, model, top=top, out=out, page=page, json=as_json, client=client, device=device, tell=shown
+        )
+    for note in made.notes:
+        typer.echo(f"note: {note}", err=True)
+    for m in made.moments:
+        typer.echo(f"{m.rank:>2}  {clock(m.start)} - {clock(m.end)}  {100 * m.score:5.1f} %")
+    clips = [out / m.clip for m in made.moments] if out else []
+    for place in filter(None, (*clips, page, as_json)):
+        typer.echo(place)
+
+
 @app.command("list")
 def list_(what: Annotated[str, typer.Argument(help="recipes, methods, tasks, engines or all.")] = "all") -> None:
     """What there is: recipes, methods, tasks, engines, with one line each."""

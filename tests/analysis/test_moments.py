@@ -13,7 +13,6 @@ from fedreel.analysis.moments import (
     prior_only,
     recalls,
     rounds_to_target,
-    softmax_weights,
 )
 from fedreel.errors import DataError
 
@@ -70,19 +69,6 @@ def test_the_validation_score_by_hand() -> None:
     assert cval_score(np.array([0.6])) == pytest.approx(0.1 + 0.2 + 0.2)
     assert cval_score(np.array([0.7, 0.2])) == pytest.approx((0.1 + 0.2 + 0.2 + 0.1) / 2)  # .7 does not exceed .7
     assert cval_score(np.array([0.0, 0.1])) == 0.0
-
-
-def test_softmax_weights_sum_to_1_and_the_temperature_is_the_scale_of_scores() -> None:
-    scores = [0.40, 0.45, 0.30]
-    for temperature in (1.0, 0.1, 0.01, 1e-5):
-        weights = softmax_weights(scores, temperature)
-        assert weights.sum() == pytest.approx(1.0)
-        assert weights.argmax() == 1
-    assert np.divide(*softmax_weights([0.45, 0.40], 1.0)) == pytest.approx(np.exp(0.05))
-    np.testing.assert_allclose(softmax_weights(scores, 0.01), softmax_weights([40, 45, 30], 1.0))  # percent
-    np.testing.assert_allclose(softmax_weights([0.2] * 4, 0.1), 0.25)
-    with pytest.raises(DataError, match="temperature above 0"):
-        softmax_weights(scores, 0.0)
 
 
 def test_the_best_constant_answer_is_the_moment_they_all_share() -> None:

@@ -105,7 +105,7 @@ def test_the_scores_are_those_of_the_model_on_the_features(video: Path, trained:
 @pytest.mark.parametrize(("fps", "rate"), [(10, 2.0), (25, 2.0), (7, 3.0), (10, 30.0), (8, 1.0)])
 def test_features_are_those_of_training_at_any_rate(fps: int, rate: float, tmp_path: Path) -> None:
     path = film(tmp_path / "a.mp4", scenes(18, 32)[:60], fps=fps)
-    found, given = module._look(path, Plain(), rate, None), video_features(path, Plain(), rate)
+    found, given = module.look(path, Plain(), rate, None), video_features(path, Plain(), rate)
     assert found.picks.tolist() == given.picks.tolist()
     np.testing.assert_array_equal(found.rows, given.features)
 
@@ -114,7 +114,7 @@ def test_a_step_is_as_long_at_every_frame_rate_of_a_video(tmp_path: Path) -> Non
     """4 s at 20 frames a second, 4 s at 5: steps of a second have 20 frames, then 5."""
     ticks = [*range(0, 4000, 50), *range(4000, 8000, 200)]
     path = film(tmp_path / "a.mkv", [numbered(i) for i in range(100)], ticks=ticks)
-    found = module._look(path, Plain(), 1.0, None)
+    found = module.look(path, Plain(), 1.0, None)
     assert found.lengths.tolist() == [20, 20, 20, 20, 5, 5, 5, 5]
     assert found.line.seconds(85) == pytest.approx(5.0)
 

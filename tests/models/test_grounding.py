@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
+from fedreel.core.training import divergence, smoothed
 from fedreel.errors import DataError, RecipeError
-from fedreel.models.grounding import Grounder, divergence, loss, smoothed, temporal_distribution
+from fedreel.models.grounding import Grounder, loss, temporal_distribution
 
 D, T, WORDS = 6, 12, 9
 FORMS = ("pointer", "anchor-free", "proposal")

@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedreel.core.training import divergence, smoothed
 from fedreel.models.grounding import (
     Located,
     candidates,
     decode,
-    divergence,
     loss,
-    smoothed,
     temporal_distribution,
 )
 

@@ -39,16 +39,6 @@ def cval_score(ious: Array) -> float:
     return float(sum(weight * np.mean(overlaps > h) for h, weight in CVAL_WEIGHTS.items()))
 
 
-def softmax_weights(scores: Sequence[float] | Array, temperature: float = 0.1) -> Array:
-    """a_k = softmax(s_k / temperature). The paper does not say whether scores are shares (temperature 1, nearly equal
-    weights) or percent (0.01, nearly one-hot)."""
-    if not temperature > 0:
-        raise DataError("these are no weights", expected="a temperature above 0", found=str(temperature))
-    logits = np.asarray(scores, np.float64) / temperature
-    weights: Array = np.exp(logits - logits.max())
-    return weights / weights.sum()
-
-
 def prior_only(
     train: Array, grid: int = 40, thresholds: Sequence[float] = THRESHOLDS, max_share: float = 1.0
 ) -> dict[str, tuple[float, float]]:

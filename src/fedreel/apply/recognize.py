@@ -24,8 +24,8 @@ from ..errors import DataError, RecipeError, RunError, nearest
 from ..tasks.skeleton import SkeletonRecognition
 from .skeleton_gif import draw_gif
 from .skeleton_page import draw_page, figure
+from .wishes import check_places, check_task
 
-COMMANDS = {"summary": "fedreel summarize"}  # what fits runs of other tasks
 KINECT = 30.0  # frames a second of all recordings that are not in an .npz file
 
 
@@ -88,18 +88,7 @@ def _check(file: Path | str, top: int, places: dict[str, Path | str | None]) -> 
     if top < 1:
         raise RecipeError("there is nothing to show", where="top", expected="1 or more", found=str(top))
     source = _source(file)
-    seen: dict[Path, str] = {source.resolve(): "the recording itself"}
-    for what, given in places.items():
-        if given is None:
-            continue
-        place = Path(given)
-        if place.is_dir():
-            raise DataError(f"{what} would be a folder", where=str(place), expected="the name of a file")
-        linked = place.exists() and source.exists() and place.samefile(source)
-        if linked or place.resolve() in seen:
-            other = "the recording itself" if linked else seen[place.resolve()]
-            raise DataError(f"{what} would overwrite {other}", where=str(place), hint="give it another name")
-        seen[place.resolve()] = what
+    check_places(source, "recording", places)
 
 
 def _source(file: Path | str) -> Path:
@@ -113,19 +102,13 @@ def _load(run: Path, client: str, device: str) -> tuple[Loaded, str, list[str]]:
     device = str(pick_device(device))
     loaded = load(run, device=device)
     card = loaded.card
-    if not isinstance(loaded.task, SkeletonRecognition):
-        found = str(card.get("task"))
-        hint = f"use {COMMANDS[found]}" if found in COMMANDS else "fedreel.load gives its model to Python programs"
-        expected = "a run of the task skeleton"
-        raise RunError(
-            "this run's model does not recognise skeletons", where=str(run), expected=expected, found=found, hint=hint
-        )
+    task = check_task(loaded, SkeletonRecognition, "skeleton", "recognise skeletons", run)
     lists = _class_lists(run)
     client = client or _only_client(run, lists, bool(card["private"]))
     if client not in lists and lists:
         raise RunError(f"this run has no client '{client}'", where=str(run), hint=nearest(client, lists))
     _check_trained(run, client, card)
-    classes = lists.get(client) or [f"class {n}" for n in range(1, loaded.task.classes + 1)]
+    classes = lists.get(client) or [f"class {n}" for n in range(1, task.classes + 1)]
     group = card.get("communities", {}).get(client, GLOBAL)
     return load(run, model=group, client=client, device=device), client, classes
 

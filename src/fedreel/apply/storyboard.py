@@ -51,11 +51,10 @@ tr:has(.good) > * { background: rgb(var(--heat) / .07); }
 
 
 class Thumbnails:
-    """Gets frames by their numbers and keeps small JPEG pictures of those in the middle of chosen shots."""
+    """Gets frames by their numbers and keeps small JPEG pictures of those that are wanted."""
 
-    def __init__(self, summary: Summary, line: Timeline) -> None:
-        self.wanted = {(shot.first + shot.last) // 2 for shot in summary.chosen}
-        self.pixel, self.scaler = line.pixel, VideoReformatter()
+    def __init__(self, wanted: set[int], line: Timeline) -> None:
+        self.wanted, self.pixel, self.scaler = wanted, line.pixel, VideoReformatter()
         self.pictures: dict[int, bytes] = {}
 
     def __call__(self, number: int, frame: Any) -> None:
@@ -87,7 +86,7 @@ def write_storyboard(
     path: Path, summary: Summary, line: Timeline, pictures: Mapping[int, bytes], out: Path | None
 ) -> Path:
     """Write the page. If the summary itself is written to `out`, pictures lead to their place in it."""
-    link = None if out is None else quote(_relative(out, path.parent))
+    link = None if out is None else quote(relative(out, path.parent))
     notes = [el("li", text) for text in summary.notes]
     body = el(
         "main",
@@ -152,13 +151,13 @@ def _board(summary: Summary, pictures: Mapping[int, bytes], link: str | None) ->
             el("span", text, class_="at"),
             el("small", el("span", duration(shot.end - shot.start)), el("span", f"score {score(shot.score)}")),
         )
-        card = [_image(pictures.get((shot.first + shot.last) // 2), f"the shot from {text}"), words]
+        card = [image(pictures.get((shot.first + shot.last) // 2), f"the shot from {text}"), words]
         cards.append(el("li", el("a", card, href=f"{link}#t={at:.2f}") if link else card))
         at += shot.end - shot.start
     return el("ol", cards, class_="board")
 
 
-def _image(content: bytes | None, text: str) -> Html:
+def image(content: bytes | None, text: str) -> Html:
     if content is None:
         return el("div", class_="none", role="img", aria_label=f"no picture of {text}")
     return Html(f'<img alt="{escape(text)}" src="data:image/jpeg;base64,{base64.b64encode(content).decode()}">')
@@ -181,7 +180,7 @@ def _curve(summary: Summary, line: Timeline) -> Html:
     y = [
         el("span", f"{tick:.{_decimals(ticks)}f}", style=f"bottom:{(tick - low) / (high - low):.2%}") for tick in ticks
     ]
-    x = [el("span", clock(t, 0), style=f"left:{t / whole:.2%}") for t in _times(whole)]
+    x = [el("span", clock(t, 0), style=f"left:{t / whole:.2%}") for t in times(whole)]
     frame = el(
         "div",
         el("div", y, class_="y", aria_hidden="true"),
@@ -238,7 +237,7 @@ def _decimals(ticks: Sequence[float]) -> int:
     return max(0, -math.floor(math.log10(ticks[1] - ticks[0]) + 1e-9))
 
 
-def _times(whole: float) -> list[float]:
+def times(whole: float) -> list[float]:
     """Times to label: a round number of seconds, minutes or hours apart, at most ten."""
     steps = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600)
     step = next((s for s in steps if whole / s <= 9), math.ceil(whole / 9 / 3600) * 3600)
@@ -263,7 +262,7 @@ def _shots(summary: Summary) -> Html:
     return el("div", listed, more)
 
 
-def _relative(path: Path, folder: Path) -> str:
+def relative(path: Path, folder: Path) -> str:
     """As a link from a page in that folder."""
     try:
         return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()

@@ -32,6 +32,7 @@ from ..tasks.summary import Summary as SummaryTask
 from .cut import cut
 from .frames import Film, Span, Tell, Timeline, some
 from .storyboard import Thumbnails, write_storyboard
+from .wishes import check_places, check_task
 
 AUTO = "auto"
 BLOCK = 2048  # steps that are scored and segmented at a time: what both need grows with the square of it
@@ -114,7 +115,7 @@ def summarize(
     if wanted not in (AUTO, GLOBAL):
         loaded = _load(run, wanted, device)
     maker, card = _features(loaded.card, features), loaded.card["input"]["features"]
-    steps = _look(video, maker, float(card["fps"]), tell)
+    steps = look(video, maker, float(card["fps"]), tell)
     notes = [f"{steps.line.fault}; the summary is of what comes before"] if steps.line.fault else []
     if card.get("standardised"):
         steps = steps._replace(rows=_standardised(steps.rows))
@@ -181,32 +182,16 @@ def _check(video: Path, ratio: float, places: dict[str, Path | str | None]) -> N
     """Nothing is begun that could not be finished."""
     if not 0 < ratio <= 1:
         raise RecipeError("the ratio of a summary is out of range", expected="more than 0, up to 1", found=str(ratio))
-    seen: dict[Path, str] = {video.resolve(): "the video itself"}
-    for what, given in places.items():
-        if given is None:
-            continue
-        place = Path(given)
-        if place.is_dir():
-            raise DataError(f"{what} would be a folder", where=str(place), expected="the name of a file")
-        linked = place.exists() and video.exists() and place.samefile(video)
-        if linked or place.resolve() in seen:
-            other = "the video itself" if linked else seen[place.resolve()]
-            raise DataError(f"{what} would overwrite {other}", where=str(place), hint="give it another name")
-        if what == "the summary" and place.suffix.lower() not in SUFFIXES:
-            expected = f"a name that ends with {', '.join(SUFFIXES)}"
-            raise DataError("a summary is written as mp4", where=str(place), expected=expected)
-        seen[place.resolve()] = what
+    summary = places.get("the summary")
+    if summary is not None and Path(summary).suffix.lower() not in SUFFIXES and not Path(summary).is_dir():
+        expected = f"a name that ends with {', '.join(SUFFIXES)}"
+        raise DataError("a summary is written as mp4", where=str(summary), expected=expected)
+    check_places(video, "video", places)
 
 
 def _load(run: Path, model: str, device: str) -> Loaded:
     loaded = load(run, model=model, device=str(pick_device(device)))
-    if not isinstance(loaded.task, SummaryTask):
-        raise RunError(
-            "this run's model does not summarise videos",
-            where=str(run),
-            expected="a run of the task summary",
-            found=str(loaded.card.get("task")),
-        )
+    check_task(loaded, SummaryTask, "summary", "summarise videos", run)
     return loaded
 
 
@@ -234,7 +219,7 @@ def _features(card: dict[str, Any], given: Features | None) -> Features:
     return found
 
 
-def _look(video: Path, features: Features, fps: float, tell: Tell | None) -> Steps:
+def look(video: Path, features: Features, fps: float, tell: Tell | None) -> Steps:
     """The one pass over all frames: features at `fps` steps a second, as `video_features` makes them. Steps go by the
     times of frames, so that a second is a second in videos of variable frame rate too."""
     film, scaler = Film(video, tell), VideoReformatter()
@@ -335,7 +320,7 @@ def _best(values: np.ndarray, lengths: np.ndarray, room: int) -> list[int]:
 def _write(
     summary: Summary, line: Timeline, out: Path | str | None, storyboard: Path | str | None, tell: Tell | None
 ) -> None:
-    thumbnails = Thumbnails(summary, line)
+    thumbnails = Thumbnails({(shot.first + shot.last) // 2 for shot in summary.chosen}, line)
     middles: Sequence[Span] = [(number, number) for number in sorted(thumbnails.wanted)]
     if out is not None:
         written = cut(

@@ -167,16 +167,25 @@ def distribution_gap(
         nonlocal running
         p = world.to(step.outputs.features.device)
         predicted = task.temporal_distribution(step.outputs, bins)
-        n, classes = predicted.shape
+        n = len(predicted)
         q = predicted.mean(dim=0)
         if running is not None:
             q = memory * running + (1 - memory) * q
         running = q.detach()
-        q = (n * q + 1) / (n + classes)
-        first, second = (q, p) if direction == "prediction" else (p, q)
-        return weight * (first * (first / second).log()).sum()
+        q = smoothed(n * q, n)
+        return weight * (divergence(q, p) if direction == "prediction" else divergence(p, q))
 
     return term
+
+
+def smoothed(counts: Tensor, n: float | Tensor) -> Tensor:
+    """FedVMR's "q + 1", on counts: (counts + 1) / (n + K), for counts (..., K) of n moments."""
+    return (counts + 1) / (n + counts.shape[-1])
+
+
+def divergence(q: Tensor, p: Tensor) -> Tensor:
+    """KL(q || p) = sum q log(q / p). The paper prints it with a minus, which would drive q away from p."""
+    return (q * (q / p).log()).sum()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from ..core.client import Client
 from ..core.federation import Federation
 from ..core.method import Method, question
 from ..core.task import Tensors, temporal
-from ..core.training import distribution_gap
+from ..core.training import distribution_gap, smoothed
 from ..core.update import Update
 from ..core.weights import Weights
 
@@ -65,7 +65,7 @@ class FedVMR(Method):
         for answer in fed.ask(fed.clients, "classes"):
             assert answer.weights is not None
             counts = counts + answer.weights["counts"]
-        return ((counts + 1) / (counts.sum() + len(counts))).tolist()
+        return smoothed(counts, counts.sum()).tolist()
 
     def divide(self, fed: Federation) -> list[list[str]]:
         """Groups of (nearly) equal size, at random."""

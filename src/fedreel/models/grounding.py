@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import DataError, RecipeError, nearest
-from .grounding_heads import HEADS, Located, candidates, decode, divergence, loss, smoothed, temporal_distribution
+from .grounding_heads import HEADS, Located, candidates, decode, loss, temporal_distribution
 from .summarizers import TwoWayLSTM
 
 __all__ = [
@@ -18,9 +18,7 @@ __all__ = [
     "Located",
     "candidates",
     "decode",
-    "divergence",
     "loss",
-    "smoothed",
     "temporal_distribution",
 ]
 

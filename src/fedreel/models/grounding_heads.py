@@ -90,17 +90,6 @@ def temporal_distribution(located: Located, nb: int, ordered: bool = True) -> Te
     return (first.T @ joint @ last).reshape(b, nb * nb)
 
 
-def smoothed(counts: Tensor, n: float | Tensor) -> Tensor:
-    """The paper's "q + 1", on counts: (counts + 1) / (n + K), for counts (..., K) of n moments."""
-    return (counts + 1) / (n + counts.shape[-1])
-
-
-def divergence(q: Tensor, p: Tensor) -> Tensor:
-    """KL(q || p) = sum q log(q / p), both smoothed by the caller. The paper prints it with a minus, which would drive q
-    away from p."""
-    return (q * (q / p).log()).sum()
-
-
 def candidates(length: int, max_share: float = 1.0) -> Tensor:
     """First and last positions (K, 2) of the spans a proposal model chooses from: lengths from SHORTEST up by factors
     of STEP, each moving by a part of OVERLAPS of itself, so short spans are many and long ones few. The longest that
