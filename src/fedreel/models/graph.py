@@ -1,33 +1,18 @@
-"""Skeletons as graphs: hop distances, and adjacency matrices split into subsets as graph convolutions take them."""
+"""Skeletons as graphs: adjacency matrices split into subsets, or by distance, as graph convolutions take them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-Bones = Sequence[tuple[int, int]]
+from ..data.skeleton.joints import Bones, adjacency, hops
+
+__all__ = ["Bones", "Partition", "adjacency", "hops", "scales", "subsets"]
+
 Partition = Literal["official", "true_spatial"]
-
-
-def hops(joints: int, bones: Bones) -> np.ndarray:
-    """How many bones lie between two joints (joints x joints); inf where no way leads."""
-    away = np.where(adjacency(joints, bones) > 0, 1.0, np.inf)
-    away[np.diag_indices(joints)] = 0
-    for via in range(joints):
-        away = np.minimum(away, away[:, via, None] + away[None, via])
-    return away
-
-
-def adjacency(joints: int, bones: Bones) -> np.ndarray:
-    """1 where two joints share a bone, without self loops."""
-    near = np.zeros((joints, joints))
-    for a, b in bones:
-        near[a, b] = near[b, a] = 1
-    return near
 
 
 def subsets(joints: int, bones: Bones, centre: int, partition: Partition = "official") -> Tensor:

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreel.data.skeleton.joints import KINECT_V1, KINECT_V2, Joints, find_joints, mapping
+from fedreel.data.skeleton.joints import KINECT_V1, KINECT_V2, Joints, find_joints, hops, mapping
 from fedreel.errors import DataError, RecipeError
-from fedreel.models.graph import hops
 
 GOOD = """
 names = ["middle", "left", "right", "top"]

@@ -10,7 +10,8 @@ import numpy as np
 
 from ...config import build, read_toml
 from ...errors import DataError, RecipeError, nearest
-from ...models.graph import hops
+
+Bones = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,23 @@ def stand_ins(joints: Joints, there: np.ndarray) -> np.ndarray:
     """For each joint itself if it is `there`, else the nearest one along the bones that is, the first of several."""
     away = np.where(there[None], hops(len(joints.names), joints.bones), np.inf)
     return away.argmin(axis=1)
+
+
+def hops(joints: int, bones: Bones) -> np.ndarray:
+    """How many bones lie between two joints (joints x joints); inf where no way leads."""
+    away = np.where(adjacency(joints, bones) > 0, 1.0, np.inf)
+    away[np.diag_indices(joints)] = 0
+    for via in range(joints):
+        away = np.minimum(away, away[:, via, None] + away[None, via])
+    return away
+
+
+def adjacency(joints: int, bones: Bones) -> np.ndarray:
+    """1 where two joints share a bone, without self loops."""
+    near = np.zeros((joints, joints))
+    for a, b in bones:
+        near[a, b] = near[b, a] = 1
+    return near
 
 
 def _plain(name: str) -> str:
