@@ -46,7 +46,9 @@ def test_a_shear_keeps_the_diagonal_and_differs_by_sequence() -> None:
     beside = matrices[:, ~torch.eye(3, dtype=torch.bool)]
     assert float(beside.abs().max()) <= 0.5
     assert float(beside.std()) == pytest.approx(1 / 12**0.5, rel=0.15)
-    assert torch.equal(sheared(basis)[:, :, 0], sheared(basis)[:, :, 1]) is False
+    out = sheared(basis)
+    assert torch.equal(out[:, :, 0], out[:, :, 3])  # one matrix for all frames
+    assert not torch.equal(out[0], out[1])
 
 
 def test_a_move_turns_scales_and_shifts_steadily_and_leaves_depth_and_absent_bodies_alone() -> None:
@@ -56,11 +58,10 @@ def test_a_move_turns_scales_and_shifts_steadily_and_leaves_depth_and_absent_bod
     out = moved(x)
     assert torch.equal(out[:, 2], x[:, 2])
     assert not out[..., 1].any()
-    still = x[:, :, :1].expand(-1, -1, 10, -1, -1)[..., :1]
-    a, b = moved(still)[:, 0, :, 0, 0], moved(still)[:, 0, :, 1, 0]
-    assert float((a - b).diff(dim=1).abs().max()) < 0.3  # nothing jumps
-    width = (moved(still)[:, :2, :, 0] - moved(still)[:, :2, :, 0]).abs()
-    assert width.shape[1] == 2
+    still = moved(x[:, :, :1, :, :1].expand(-1, -1, 10, -1, -1))
+    steps = still[:, :2].diff(dim=2).abs()
+    assert float(steps.max()) > 0  # it moves,
+    assert float(steps.max()) < 0.3  # and nothing jumps
 
 
 def test_the_distance_of_joints_in_the_picture_scales_by_what_a_move_may() -> None:

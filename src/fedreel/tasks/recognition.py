@@ -8,20 +8,20 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..config import DataConfig, check_ranges
-from ..core.task import Examples, Outputs, Population, Task
+from ..core.task import Outputs, Population
 from ..data.clips import ClipPopulation, open_clips
 from ..errors import DataError
 from ..models.classifier import Classifier
 from ..models.r3d import R3D
+from .classification import Classification
 
 _MEAN, _STD = 0.45, 0.225  # of Kinetics, as torchvision's video models use them (rounded to one value)
 
 
 @dataclass(frozen=True)
-class Recognition(Task):
+class Recognition(Classification):
     """R3D on `frames` evenly spaced frames of `size` pixels. The paper setting is width 64, two blocks a stage, 16
     frames of 112 pixels (recipe recognition-r3d18)."""
 
@@ -77,18 +77,6 @@ class Recognition(Task):
         if self.differences:
             x = x[:, :, 1:] - x[:, :, :-1]
         return Outputs(*model.features_and_logits(x))  # type: ignore[operator]
-
-    def loss(self, outputs: Outputs, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return F.cross_entropy(outputs.logits, batch[1])
-
-    def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
-        right = loss = n = 0.0
-        for batch in examples.batches(batch_size):
-            logits = self.forward(model, batch).logits
-            right += float((logits.argmax(1) == batch[1]).sum())
-            loss += float(F.cross_entropy(logits, batch[1], reduction="sum"))
-            n += len(batch[1])
-        return {"top1": right / n, "loss": loss / n, "n": n} if n else {"n": 0.0}
 
     def card(self) -> dict[str, Any]:
         return {"input": {"frames": self.frames, "size": self.size, "mean": _MEAN, "std": _STD, "channels": "RGB"}}

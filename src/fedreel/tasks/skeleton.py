@@ -9,10 +9,9 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..config import DataConfig, check_ranges
-from ..core.task import Examples, Outputs, Task
+from ..core.task import Outputs
 from ..core.training import statistics_kept
 from ..core.weights import TensorInfo
 from ..data.skeleton.joints import find_joints
@@ -22,6 +21,7 @@ from ..models.classifier import Classifier
 from ..models.graph import Partition
 from ..models.skeleton import BLOCKS, Skeleton, SkeletonBackbone
 from ..models.topology import Kind
+from .classification import Classification
 
 Batch = tuple[Tensor, Tensor, Tensor]  # bodies (N, 3, T, V, M), labels, how many classes the client's list has
 Network = Literal["stgcn", "ctrgcn", "mstgcn", "msg3d"]
@@ -30,7 +30,7 @@ NOT_LISTED = -1e4  # logit of a class beyond the client's list: probability 0 in
 
 
 @dataclass(frozen=True)
-class SkeletonRecognition(Task):
+class SkeletonRecognition(Classification):
     """A graph network on `length` frames of `bodies` bodies. Clients have class lists of their own, so classifiers stay
     home, and so do batch-norm statistics. `joints` is kinect-v1, kinect-v2 or a TOML file of names and bones: every
     set's joints are brought to it. The paper's profile is width 16 and 128 features, the authors' code's 256 features
@@ -110,18 +110,6 @@ class SkeletonRecognition(Task):
                     g = above.block(further, g)
                 found.append(self._outputs(upper, above.leave(g, batch[0].shape[4]), batch))
         return found
-
-    def loss(self, outputs: Outputs, batch: Batch) -> Tensor:
-        return F.cross_entropy(outputs.logits, batch[1])
-
-    def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
-        right = loss = n = 0.0
-        for batch in examples.batches(batch_size):
-            logits = self.forward(model, batch).logits
-            right += float((logits.argmax(1) == batch[1]).sum())
-            loss += float(F.cross_entropy(logits, batch[1], reduction="sum"))
-            n += len(batch[1])
-        return {"top1": right / n, "loss": loss / n, "n": n} if n else {"n": 0.0}
 
     def card(self) -> dict[str, Any]:
         joints = find_joints(self.joints)
