@@ -146,7 +146,7 @@ def test_the_only_client_needs_no_name(sets: Path, tmp_path: Path) -> None:
 
 
 def test_of_several_clients_one_must_be_named(federated: Path, sets: Path) -> None:
-    with pytest.raises(RunError, match="whose classifier is meant") as error:
+    with pytest.raises(RunError, match="whose model is meant") as error:
         recognize(f"{sets / 'left.npz'}#m0", federated)
     assert error.value.found == "clients left, right"
     assert "--client" in error.value.expected

@@ -33,7 +33,7 @@ from .cut import cut
 from .frames import Span, Tell, Timeline
 from .summarize import Steps, look
 from .timeline import draw_page, thumbnails
-from .wishes import check_places, check_task
+from .wishes import check_places, check_task, only_client
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _load(run: Path, client: str, device: str) -> tuple[Loaded, str, Words]:
     record = _partition(run)
     clients = [*(record.get("train") or PrivateStore(run / "clients").clients())]
     if card["private"] and not client:
-        client = _only_client(run, clients)
+        client = only_client(run, clients, "a part of this model never left the clients, and each has one of its own")
     if client and clients and client not in clients:
         raise RunError(f"this run has no client '{client}'", where=str(run), hint=nearest(client, clients))
     if client:
@@ -154,18 +154,6 @@ def _partition(run: Path) -> dict[str, Any]:
         return next(read_metrics(run, "partition"), {})
     except OSError:  # a model without its run
         return {}
-
-
-def _only_client(run: Path, clients: list[str]) -> str:
-    if len(clients) == 1:
-        return clients[0]
-    raise RunError(
-        "it is not clear whose model is meant",
-        where=str(run),
-        expected="the name of a client: --client NAME",
-        found=f"clients {', '.join(clients)}" if clients else "no record of clients beside this model",
-        hint="a part of this model never left the clients, and each has one of its own",
-    )
 
 
 def _words(run: Path, file: str, record: dict[str, Any]) -> Words:

@@ -24,7 +24,7 @@ from ..errors import DataError, RecipeError, RunError, nearest
 from ..tasks.skeleton import SkeletonRecognition
 from .skeleton_gif import draw_gif
 from .skeleton_page import draw_page, figure
-from .wishes import check_places, check_task
+from .wishes import check_places, check_task, only_client
 
 KINECT = 30.0  # frames a second of all recordings that are not in an .npz file
 
@@ -127,15 +127,10 @@ def _class_lists(run: Path) -> dict[str, list[str]]:
 def _only_client(run: Path, lists: dict[str, list[str]], private: bool) -> str:
     """The one client for whom the model can speak when nobody was named."""
     same = not private and len({tuple(names) for names in lists.values()}) == 1
-    if len(lists) == 1 or same:
+    if same:
         return next(iter(lists))
-    raise RunError(
-        "it is not clear whose classifier is meant",
-        where=str(run),
-        expected="the name of a client: --client NAME",
-        found=f"clients {', '.join(lists)}" if lists else "no record of clients beside this model",
-        hint="each client has a classifier, a topology and statistics of its own, for its own list of classes",
-    )
+    hint = "each client has a classifier, a topology and statistics of its own, for its own list of classes"
+    return only_client(run, list(lists), hint)
 
 
 def _check_trained(run: Path, client: str, card: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,4 +41,17 @@ def check_task(loaded: Loaded, wanted: type[T], name: str, does: str, run: Path)
         expected=f"a run of the task {name}",
         found=found,
         hint=f"use {COMMANDS[found]}" if found in COMMANDS else "fedreel.load gives its model to Python programs",
+    )
+
+
+def only_client(run: Path, clients: Sequence[str], hint: str) -> str:
+    """The client of a run that has just one; of several, the user must name one."""
+    if len(clients) == 1:
+        return clients[0]
+    raise RunError(
+        "it is not clear whose model is meant",
+        where=str(run),
+        expected="the name of a client: --client NAME",
+        found=f"clients {', '.join(clients)}" if clients else "no record of clients beside this model",
+        hint=hint,
     )
