@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from moves import LEFT, RIGHT, TASK, make_sets, motion, one, train
 from safetensors.torch import load_file, save_file
 
 from fedreel.apply.recognize import recognize
@@ -20,6 +19,7 @@ from fedreel.core.run import load, run
 from fedreel.data.skeleton.joints import KINECT_V1, KINECT_V2
 from fedreel.data.skeleton.prepare import prepare
 from fedreel.errors import DataError, FedreelError, RunError
+from moves import LEFT, RIGHT, TASK, make_sets, motion, one, train
 from tiny import cli
 
 

@@ -12,12 +12,12 @@ import av
 import numpy as np
 import pytest
 import torch
-from moves import make_sets, motion, one, train
 
 from fedreel.apply.recognize import recognize
 from fedreel.apply.skeleton_gif import COLOURS, PAPER
 from fedreel.apply.skeleton_page import Figure, figure
 from fedreel.data.skeleton.joints import KINECT_V1
+from moves import make_sets, motion, one, train
 
 
 @pytest.fixture(scope="module")
