@@ -89,3 +89,28 @@ def test_on_a_gpu_a_replayed_run_ends_with_the_same_weights(tmp_path: Path, meth
         out = train(tmp_path / f"{graph}", sets, method, settings=settings, augmentation="shear-crop")
         ends.append(load(out).model.state_dict())
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_recordings_one_after_the_other_take_the_memory_of_one() -> None:
+    recorder, x = Recorder(), torch.ones(1 << 22, device="cuda")
+    reserved = []
+    for _ in range(40):
+        assert recorder.record(lambda batch: (batch[0] * 2 + 1).sum(), (x,)) is not None
+        reserved.append(torch.cuda.memory_reserved())
+    assert reserved[-1] == reserved[0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_a_step_that_cannot_be_recorded_leaves_random_numbers_as_they_were() -> None:
+    def waits(batch: Any) -> torch.Tensor:
+        return batch[0] * float(torch.rand((), device="cuda"))
+
+    x = torch.ones(4, device="cuda")
+    torch.manual_seed(3)
+    expected = torch.rand(4, device="cuda")
+    torch.manual_seed(3)
+    recorder = Recorder()
+    assert recorder.record(waits, (x,)) is None
+    assert torch.equal(torch.rand(4, device="cuda"), expected)
+    assert recorder.record(lambda batch: batch[0].sum(), (x,)) is None, "it records no more"

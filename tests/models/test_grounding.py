@@ -16,7 +16,7 @@ from fedreel.models.grounding import Grounder, loss, temporal_distribution
 D, T, WORDS = 6, 12, 9
 FORMS = ("pointer", "anchor-free", "proposal")
 every_form = pytest.mark.parametrize("form", FORMS)
-both_encoders = pytest.mark.parametrize("encoder", ["conv", "lstm"])
+every_encoder = pytest.mark.parametrize("encoder", ["conv", "lstm", "none"])
 
 
 def small(form: str = "pointer", **options: Any) -> Grounder:
@@ -38,7 +38,7 @@ def batch(n: int = 3, words: int = 4) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 @every_form
-@both_encoders
+@every_encoder
 def test_every_form_says_where_the_moment_lies(form: str, encoder: str) -> None:
     model = small(form, encoder=encoder)
     video, words, spans, times = batch()
@@ -60,7 +60,7 @@ def test_every_form_says_where_the_moment_lies(form: str, encoder: str) -> None:
 
 
 @every_form
-@both_encoders
+@every_encoder
 def test_padded_words_change_nothing(form: str, encoder: str) -> None:
     model = small(form, encoder=encoder)
     video, words, _, _ = batch()
@@ -71,7 +71,7 @@ def test_padded_words_change_nothing(form: str, encoder: str) -> None:
 
 
 @every_form
-@both_encoders
+@every_encoder
 def test_a_sentence_without_words_gives_numbers_and_gradients(form: str, encoder: str) -> None:
     model = small(form, encoder=encoder)
     video, words, spans, times = batch()
@@ -133,7 +133,7 @@ def test_the_distribution_of_every_form_sums_to_1_and_has_gradients(form: str) -
 
 
 @every_form
-@both_encoders
+@pytest.mark.parametrize("encoder", ["conv", "lstm"])
 def test_numbers_of_parameters_at_the_defaults(form: str, encoder: str) -> None:
     with torch.device("meta"):
         model = Grounder(512, 64, 2, form=form, encoder=encoder)  # type: ignore[arg-type]
@@ -141,7 +141,7 @@ def test_numbers_of_parameters_at_the_defaults(form: str, encoder: str) -> None:
 
 
 @every_form
-@both_encoders
+@every_encoder
 def test_clients_can_be_stacked(form: str, encoder: str) -> None:
     model = small(form, encoder=encoder)
     video, words, spans, times = batch()
@@ -161,7 +161,7 @@ def test_clients_can_be_stacked(form: str, encoder: str) -> None:
 
 
 @every_form
-@both_encoders
+@every_encoder
 def test_the_state_holds_parameters_only_and_each_once(form: str, encoder: str) -> None:
     fixed = small(form, encoder=encoder, word_vectors=normal(WORDS, 5))
     learned = small(form, encoder=encoder)
@@ -170,6 +170,27 @@ def test_the_state_holds_parameters_only_and_each_once(form: str, encoder: str) 
         tensors = model.state_dict(keep_vars=True)
         assert set(tensors) == {name for name, _ in model.named_parameters()}
         assert len({t.data_ptr() for t in tensors.values()}) == len(tensors)
+
+
+@pytest.mark.parametrize(("encoder", "seen"), [("none", 1), ("conv", T)])
+def test_without_an_encoder_a_position_is_read_by_itself(encoder: str, seen: int) -> None:
+    model = small(encoder=encoder)
+    video, words, *_ = batch()
+    other = video.clone()
+    other[:, 5] += 1.0
+    moved = (model(video, words).scores != model(other, words).scores).any(0)
+    assert moved[5]
+    assert moved.sum() == seen
+
+
+@every_form
+def test_standardised_features_have_no_scale_and_no_offset(form: str) -> None:
+    video, words, *_ = batch()
+    scale, offset = normal(3, T, 1, seed=5).exp(), normal(3, T, 1, seed=6)
+    for standardise in (True, False):
+        model = small(form, standardise=standardise)
+        one, other = model(video, words).scores, model(10 * scale * video + offset, words).scores
+        assert torch.allclose(one, other, atol=1e-3) is standardise
 
 
 def test_given_word_vectors_are_used_and_not_changed() -> None:

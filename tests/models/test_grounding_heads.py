@@ -40,6 +40,12 @@ def classes(times: Tensor, nb: int) -> Tensor:
     return nb * bins[:, 0] + bins[:, 1]
 
 
+def shared(i: int, j: int, a: int, b: int) -> float:
+    """Positions that i to j and a to b have in common, of all in either."""
+    one, other = {*range(i, j + 1)}, {*range(a, b + 1)}
+    return len(one & other) / len(one | other)
+
+
 @pytest.mark.parametrize("max_share", [1.0, 0.5, 0.01])
 def test_decoding_a_pointer_is_brute_force_over_all_pairs(max_share: float) -> None:
     located = pointer(3 * normal(40, T), 3 * normal(40, T, seed=2))
@@ -52,6 +58,34 @@ def test_decoding_a_pointer_is_brute_force_over_all_pairs(max_share: float) -> N
         value, i, j = max((float(located.start[row, i] + located.end[row, j]), i, j) for i, j in pairs)
         assert times[row, 0].tolist() == pytest.approx([i / T, (j + 1) / T])
         assert scores[row, 0].item() == pytest.approx(value)
+
+
+def test_the_answer_of_highest_expected_overlap_is_brute_force_over_all_pairs() -> None:
+    located = pointer(2 * normal(10, T), 2 * normal(10, T, seed=2))
+    assert located.start is not None
+    assert located.end is not None
+    times, scores = decode(located, max_share=0.5, answer="overlap")
+    spans = [(i, j) for i in range(T) for j in range(i, T)]
+    for row in range(10):
+        masses = [float((located.start[row, i] + located.end[row, j]).exp()) for i, j in spans]
+        value, i, j = max(
+            (sum(m * shared(i, j, a, b) for m, (a, b) in zip(masses, spans)) / sum(masses), i, j)
+            for i, j in spans
+            if j - i < T // 2
+        )
+        assert times[row, 0].tolist() == pytest.approx([i / T, (j + 1) / T])
+        assert scores[row, 0].exp().item() == pytest.approx(value)
+
+
+def test_the_answer_of_highest_expected_overlap_is_where_most_of_what_is_likely_lies() -> None:
+    pairs = torch.tensor([[0, 2], [6, 9], [6, 10], [7, 10]])
+    spans = torch.tensor([[0.4, 0.2, 0.2, 0.2]], dtype=torch.float64).log()
+    none = torch.zeros(1, T, dtype=torch.float64)
+    located = Located(none, None, None, none, spans=spans, candidates=pairs)
+    assert (T * decode(located)[0]).round().tolist() == [[[0, 3]]]
+    times, scores = decode(located, answer="overlap")
+    assert (T * times).round().tolist() == [[[6, 11]]]
+    assert scores.exp().item() == pytest.approx(0.2 * (4 / 5 + 1 + 4 / 5))
 
 
 def test_a_moment_never_ends_before_it_starts() -> None:

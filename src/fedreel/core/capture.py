@@ -18,28 +18,37 @@ Step = Callable[[Batch], Tensor]
 
 
 class Recorder:
-    """Records graphs, one after the other, in the same memory: each makes the one before it useless."""
+    """Records graphs, one after the other, in the same memory: each makes the one before it useless. The allocator
+    keeps memory apart by stream, so all are recorded on one stream too. After a failure it records no more."""
 
     def __init__(self) -> None:
         self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
         self._latest: torch.cuda.CUDAGraph | None = None  # keeps the memory until the next graph has it
+        self._works = True
 
     def record(self, step: Step, inputs: Batch) -> tuple[torch.cuda.CUDAGraph, Tensor] | None:
         """The graph of `step(inputs)` and the place of its result; None, and a line in the log, if that cannot be."""
+        if not self._works:
+            return None
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
+        self._stream = self._stream or torch.cuda.Stream()
+        graph, random = torch.cuda.CUDAGraph(), torch.cuda.default_generators[torch.cuda.current_device()]
+        before = random.clone_state()
+        self._stream.wait_stream(torch.cuda.current_stream())
         try:
-            with torch.cuda.stream(side):
+            with torch.cuda.stream(self._stream):
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
                     result = step(inputs)
                 finally:
                     graph.capture_end()
-        except RuntimeError as error:  # a step that waits for the device, say
-            _log.info("this training step cannot be recorded as a CUDA graph: %s", error)
+        except RuntimeError as error:  # a step that waits for the device, or no memory left
+            _log.warning("training goes on without CUDA graphs: this step cannot be recorded (%s)", error)
+            self._works = False
+            random.graphsafe_set_state(before)  # else it would still count as being recorded
             return None
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(self._stream)
         self._latest = graph
         return graph, result
 

@@ -169,9 +169,11 @@ def distribution_gap(
         predicted = task.temporal_distribution(step.outputs, bins)
         n = len(predicted)
         q = predicted.mean(dim=0)
-        if running is not None:
+        if running is None:
+            running = q.detach().clone()
+        else:
             q = memory * running + (1 - memory) * q
-        running = q.detach()
+            running.copy_(q.detach())  # in place: a replayed step reads where it was recorded
         q = smoothed(n * q, n)
         return weight * (divergence(q, p) if direction == "prediction" else divergence(p, q))
 

@@ -32,8 +32,11 @@ class Grounder(nn.Module):
     `proposal` (a distribution over a fixed list of spans).
 
     Words are indices, PADDING at the end of short sentences. With `word_vectors` (n_words, word_width) these are fixed,
-    and no part of the state: every client has the same. Without, vectors are learned. `use_video=False` is the control
-    that knows only the sentence. Spans longer than `max_share` of the video are never the answer.
+    and no part of the state: every client has the same. Without, vectors are learned. `encoder="none"` reads sentences
+    by convolutions too, but positions of a video by themselves: less to learn where there are few videos.
+    `standardise` brings the features of each position to mean 0 and deviation 1. `use_video=False` is the control
+    that knows only the sentence. Spans longer than `max_share` of the video are never the answer; `answer` says which
+    of the others is, see `decode`.
     """
 
     def __init__(
@@ -45,21 +48,23 @@ class Grounder(nn.Module):
         word_vectors: Tensor | None = None,
         width: int = 256,
         dropout: float = 0.2,
-        encoder: Literal["conv", "lstm"] = "conv",
+        encoder: Literal["conv", "lstm", "none"] = "conv",
         form: Literal["pointer", "anchor-free", "proposal"] = "pointer",
         use_video: bool = True,
         max_share: float = 1.0,
+        answer: Literal["likeliest", "overlap"] = "likeliest",
+        standardise: bool = False,
     ) -> None:
         super().__init__()
-        for what, name, known in (("encoder", encoder, ("conv", "lstm")), ("form", form, HEADS)):
+        for what, name, known in (("encoder", encoder, ("conv", "lstm", "none")), ("form", form, HEADS)):
             if name not in known:
                 raise RecipeError(f"no such {what} of a moment model", found=f"'{name}'", hint=nearest(name, known))
         if width % 2 or not 0 < max_share <= 1:
             expected = "an even width, a share above 0 and at most 1"
             raise RecipeError("this is no moment model", expected=expected, found=f"{width}, {max_share}")
-        self.max_share = max_share
+        self.max_share, self.answer = max_share, answer
         sentence = Sentence(_vectors(n_words, word_width, word_vectors), word_width, width, dropout, encoder)
-        self.backbone = Backbone(video_width, length, sentence, width, dropout, encoder, use_video)
+        self.backbone = Backbone(video_width, length, sentence, width, dropout, encoder, use_video, standardise)
         self.head = HEADS[form](width, length, dropout, max_share)
 
     def forward(self, video: Tensor, words: Tensor) -> Located:
@@ -69,7 +74,7 @@ class Grounder(nn.Module):
 
     def decode(self, located: Located, top: int = 1) -> tuple[Tensor, Tensor]:
         """The best spans (B, top, 2) in shares of the video and their scores (B, top); see `decode`."""
-        return decode(located, top, self.max_share)
+        return decode(located, top, self.max_share, self.answer)
 
 
 class Backbone(nn.Module):
@@ -84,9 +89,10 @@ class Backbone(nn.Module):
         dropout: float,
         encoder: str,
         use_video: bool,
+        standardise: bool,
     ) -> None:
         super().__init__()
-        self.shape, self.use_video = (length, video_width), use_video
+        self.shape, self.use_video, self.standardise = (length, video_width), use_video, standardise
         self.project = nn.Linear(video_width, width)
         self.positions = nn.Parameter(0.02 * torch.randn(length, width))
         self.video = _over_video(encoder, width, dropout)
@@ -102,6 +108,8 @@ class Backbone(nn.Module):
             raise DataError("a video does not fit the model", expected=expected, found=str(tuple(video.shape[1:])))
         if not self.use_video:
             video = torch.zeros_like(video)
+        if self.standardise:
+            video = F.layer_norm(video, video.shape[-1:])
         v = self.video(self.dropout(self.project(video).relu()) + self.positions)
         h, q, real = self.sentence(words)
         logits = v @ self.similar(h).transpose(-2, -1) / math.sqrt(v.shape[-1])
@@ -201,6 +209,8 @@ class TwoWay(nn.Module):
 def _over_video(encoder: str, width: int, dropout: float) -> nn.Module:
     if encoder == "lstm":
         return TwoWay(width, width, dropout)
+    if encoder == "none":
+        return nn.Identity()
     return Convolutions(nn.Identity(), Separable(width, KERNEL), Separable(width, KERNEL), width, dropout)
 
 

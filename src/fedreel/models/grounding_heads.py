@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -48,11 +48,19 @@ def loss(located: Located, spans: Tensor, times: Tensor) -> Tensor:
     return scored + F.nll_loss(start, spans[:, 0]) + F.nll_loss(end, spans[:, 1])
 
 
-def decode(located: Located, top: int = 1, max_share: float = 1.0) -> tuple[Tensor, Tensor]:
+def decode(
+    located: Located, top: int = 1, max_share: float = 1.0, answer: Literal["likeliest", "overlap"] = "likeliest"
+) -> tuple[Tensor, Tensor]:
     """The best spans (B, top, 2), in shares of the video, and their scores (B, top): log-probabilities of the span or,
     anchor-free, of the position to be inside. Of spans that overlap by more than OVERLAP only the best is given; where
-    too few are left, scores are -inf. Spans longer than `max_share` are left out; anchor-free ones are shortened."""
+    too few are left, scores are -inf. Spans longer than `max_share` are left out; anchor-free ones are shortened.
+
+    `answer="overlap"`: best is the span whose overlap with the moment is expected to be the highest, by the model's own
+    probabilities of all spans; the logarithm of that is its score. The likeliest span may stand alone, away from most
+    of what is likely. Anchor-free answers have no such probabilities: theirs stay as they are."""
     times, scores = _answers(located, max_share)
+    if answer == "overlap" and located.distances is None:
+        scores = _expected_overlap(located, times)
     found = []
     for _ in range(top):
         best, place = scores.max(dim=1)
@@ -200,6 +208,14 @@ def _answers(located: Located, max_share: float) -> tuple[Tensor, Tensor]:
     most = max(1, math.floor(max_share * scores.shape[1] + 1e-9))
     short = pairs[:, 1] - pairs[:, 0] < most
     return _shares(pairs[short], scores).expand(len(scores), -1, 2), found[:, short]
+
+
+def _expected_overlap(located: Located, times: Tensor) -> Tensor:
+    """The logarithm (B, N) of that of answers (B, N, 2), the same for all questions, with spans as likely as the model
+    says."""
+    spans, log_probabilities = _answers(located, 1.0)
+    expected = log_probabilities.softmax(1) @ _iou(spans[:1, :, None], times[:1, None]).squeeze(0)
+    return expected.clamp_min(torch.finfo(expected.dtype).tiny).log()
 
 
 def _ends(located: Located) -> tuple[Tensor, Tensor]:

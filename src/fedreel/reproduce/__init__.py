@@ -110,7 +110,7 @@ def _run_cell(cell: Cell) -> None:
         return
     started = (folder / "recipe.toml").exists()
     run(size.recipe, folder, set=settings, seed=seed, device=device, resume=started, quiet=quiet)
-    if spec.derive is not None:
+    if spec.derive is not None and not (folder / DERIVED).exists():
         write_atomic(folder / DERIVED, json.dumps(spec.derive(folder)) + "\n")
 
 

@@ -38,10 +38,11 @@ class MomentRetrieval(Task, Temporal):
     sends: ClassVar = {"frames": "count"}
 
     form: Literal["pointer", "anchor-free", "proposal"] = "pointer"
-    encoder: Literal["conv", "lstm"] = "conv"
+    encoder: Literal["conv", "lstm", "none"] = "conv"  # none: convolutions over words, nothing over a video's positions
     features: str = "plain"  # or another extractor, or the name of those that come with the data
     width_in: int = 64  # how many there are of a window
     fps: float = 2.0  # rows of features a second, where they are made here
+    standardise: bool = False  # the features of each window, by their own mean and deviation
     length: int = 64
     words: str = ""
     vocabulary: int = 1000  # the most words that vectors are learnt for
@@ -52,6 +53,7 @@ class MomentRetrieval(Task, Temporal):
     dropout: float = 0.2
     use_video: bool = True
     max_share: float = 1.0  # of the video that an answer may be long
+    answer: Literal["likeliest", "overlap"] = "likeliest"  # span, or that of the highest expected overlap
 
     def __post_init__(self) -> None:
         whole = ("width_in", "length", "word_width", "most_words", "least", "width")
@@ -73,6 +75,8 @@ class MomentRetrieval(Task, Temporal):
             self.form,
             self.use_video,
             self.max_share,
+            self.answer,
+            self.standardise,
         )
 
     def population(self, data: DataConfig, seed: int) -> MomentPopulation:
