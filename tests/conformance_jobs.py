@@ -50,7 +50,7 @@ TASK_SETTINGS: dict[str, dict[str, Any]] = {
     "moments": {"features": "own", "width_in": 3, "length": 8, "width": 8, "word_width": 4, "vocabulary": 40},
     "skeleton": {"joints": "kinect-v1", "classes": 3, "width": 4, "features": 8, "length": 12, "bodies": 1},
 }
-REMEMBERED = ("moon", "fedu", "fedbn", "local-only")  # clients go on from what they kept in the round before
+REMEMBERED = ("moon", "fedu", "fedbn", "fedvssl", "local-only")  # clients go on from what they kept in the round before
 CASES = {
     **{name: Case(name, rounds=2 if name in REMEMBERED else 1) for name in METHODS},
     **{name: Case(name, evaluate_every=2) for name in SYNTHETIC},

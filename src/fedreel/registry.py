@@ -23,6 +23,7 @@ METHODS = {
     "fedvmr": "fedreel.methods.fedvmr:FedVMR",
     "fedcmr": "fedreel.methods.fedcmr:FedCMR",
     "cyclic": "fedreel.methods.cyclic:Cyclic",
+    "fedvssl": "fedreel.methods.fedvssl:FedVSSL",
     "centralised": "fedreel.methods.ends:Centralised",
     "local-only": "fedreel.methods.ends:LocalOnly",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -167,6 +167,18 @@ class Task(ABC):
     def card(self) -> dict[str, Any]:
         """What a user of the trained model must know beyond the recipe (class names, input size, ...)."""
         return {}
+
+
+class Embeds(ABC):
+    """What search and retrieval ask of a task over video: a clip as a vector. Its fields say what a clip is."""
+
+    frames: int
+    size: int
+
+    @abstractmethod
+    def embed(self, model: nn.Module, clips: Tensor, pooling: Literal["mean", "grid"] = "mean") -> Tensor:
+        """Vectors (N, D) of clips (N, frames, size, size, 3), uint8. `mean` pools the backbone's last map over time and
+        space; `grid` keeps both, at half the resolution in space (maxima of 2 x 2)."""
 
 
 class Temporal(ABC):

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..config import DataConfig, check_ranges
-from ..core.task import Outputs, Population
+from ..core.task import Embeds, Outputs, Population
 from ..data.clips import ClipPopulation, open_clips
 from ..errors import DataError
 from ..models.classifier import Classifier
 from ..models.r3d import R3D
 from .classification import Classification
-
-_MEAN, _STD = 0.45, 0.225  # of Kinetics, as torchvision's video models use them (rounded to one value)
+from .video import MEAN, STD, network_input, pooled
 
 
 @dataclass(frozen=True)
-class Recognition(Classification):
+class Recognition(Classification, Embeds):
     """R3D on `frames` evenly spaced frames of `size` pixels. The paper setting is width 64, two blocks a stage, 16
     frames of 112 pixels (recipe recognition-r3d18)."""
 
@@ -73,10 +72,14 @@ class Recognition(Classification):
         return clips[which, times, rows, columns], labels
 
     def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
-        x = (batch[0].permute(0, 4, 1, 2, 3).float() / 255 - _MEAN) / _STD
-        if self.differences:
-            x = x[:, :, 1:] - x[:, :, :-1]
-        return Outputs(*model.features_and_logits(x))  # type: ignore[operator]
+        return Outputs(*model.features_and_logits(self._input(batch[0])))  # type: ignore[operator]
+
+    def embed(self, model: nn.Module, clips: Tensor, pooling: Literal["mean", "grid"] = "mean") -> Tensor:
+        return pooled(model.backbone.features(self._input(clips)), pooling)  # type: ignore[operator, union-attr]
 
     def card(self) -> dict[str, Any]:
-        return {"input": {"frames": self.frames, "size": self.size, "mean": _MEAN, "std": _STD, "channels": "RGB"}}
+        return {"input": {"frames": self.frames, "size": self.size, "mean": MEAN, "std": STD, "channels": "RGB"}}
+
+    def _input(self, clips: Tensor) -> Tensor:
+        x = network_input(clips)
+        return x[:, :, 1:] - x[:, :, :-1] if self.differences else x

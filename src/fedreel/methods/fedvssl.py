@@ -1,0 +1,50 @@
+"""FedVSSL (Rehman et al. 2022): backbones travel, pretext heads stay; averages by size and by loss are mixed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..config import check_ranges
+from ..core.aggregate import Mean
+from ..core.federation import Federation
+from ..core.method import Method
+from ..core.weights import TensorInfo, Weights
+
+
+@dataclass(frozen=True)
+class FedVSSL(Method):
+    """With D_avg the mean client change weighted by samples, and D_loss that weighted by exp(-loss):
+    D = alpha D_loss + (1 - alpha) D_avg;  w~ = w + server_lr D;  w <- mean of w~ and the last beta global models.
+    The paper prints a minus before D, which would lead away from the clients. The model before the first round is no
+    global model yet, so the first round is not averaged; from then on beta = 1 is the same as half the server_lr."""
+
+    alpha: float = 0.9
+    beta: int = 0
+    server_lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "method", alpha=(0, 1), beta=(0, math.inf), server_lr=(0, math.inf))
+
+    def travels(self, tensor: TensorInfo) -> bool:
+        return tensor.name.startswith("backbone.")
+
+    def run(self, fed: Federation) -> None:
+        past: list[Weights] = fed.memory.setdefault("past", [])
+        for _ in fed.rounds():
+            by_samples, by_loss = Mean(), Mean()
+            for update in fed.train(fed.sample(), fed.weights):
+                assert update.weights is not None
+                by_samples.add(update.weights, update.samples)
+                by_loss.add_log(update.weights, -update.loss)  # a softmax of -loss
+            mixed = _mean((by_samples.value, 1 - self.alpha), (by_loss.value, self.alpha))
+            moved = (fed.weights + self.server_lr * (mixed - fed.weights)).with_state_of(mixed)
+            fed.weights = _mean((moved, 1.0), *((w, 1.0) for w in past))
+            past[:] = [fed.weights, *past][: self.beta]
+
+
+def _mean(*weighted: tuple[Weights, float]) -> Weights:
+    mean = Mean()
+    for weights, weight in weighted:
+        mean.add(weights, weight)
+    return mean.value

@@ -1,0 +1,22 @@
+"""What tasks over video clips share: how frames go into a network, and what is taken from its last map."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+from torch.nn import functional as F
+
+MEAN, STD = 0.45, 0.225  # of Kinetics, as torchvision's video models use them (rounded to one value)
+
+
+def network_input(clips: Tensor) -> Tensor:
+    """Clips (N, T, H, W, 3) of bytes, or of floats up to 255, as a network takes them: (N, 3, T, H, W)."""
+    return (clips.permute(0, 4, 1, 2, 3).float() / 255 - MEAN) / STD
+
+
+def pooled(features: Tensor, pooling: Literal["mean", "grid"]) -> Tensor:
+    """Vectors (N, D) of maps (N, C, T, H, W)."""
+    if pooling == "mean":
+        return features.flatten(2).mean(2)
+    return F.max_pool3d(features, (1, min(2, features.shape[3]), min(2, features.shape[4]))).flatten(1)
