@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -14,6 +15,7 @@ from fedreel.core.client import Client
 from fedreel.core.federation import Federation
 from fedreel.core.method import Method, question
 from fedreel.core.weights import TensorInfo, Weights
+from fedreel.methods.fedvmr import FedVMR
 
 
 @dataclass(frozen=True)
@@ -109,3 +111,21 @@ class Slow(PrivateState):
     def local_training(self, client: Client) -> None:
         super().local_training(client)
         time.sleep(self.seconds)
+
+
+@dataclass(frozen=True)
+class Held(FedVMR):
+    """FedVMR in which one client does not begin before another one, of another group, has ended."""
+
+    folder: str = ""
+    held: str = ""
+    until: str = ""
+
+    def local_training(self, client: Client) -> None:
+        deadline = time.monotonic() + 60
+        while client.name == self.held and not (Path(self.folder) / self.until).exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.until} has not trained")
+            time.sleep(0.05)
+        super().local_training(client)
+        (Path(self.folder) / client.name).touch()

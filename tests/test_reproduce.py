@@ -222,3 +222,15 @@ def test_a_row_that_needs_no_run_is_computed_once(tmp_path: Path, monkeypatch: p
     assert seeds == [0, 1]
     assert [r["method"] for r in found["rows"]] == ["chance"]
     assert found["rows"][0]["metrics"]["top1"]["mean"] == 75.0
+
+
+def test_rows_can_be_related_within_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def relate(cells: Any) -> list[dict[str, float]]:
+        first = json.loads((cells[0][1] / "summary.json").read_text())["metrics"]["top1"]
+        return [{"ahead": json.loads((c / "summary.json").read_text())["metrics"]["top1"] - first} for _, c in cells]
+
+    rows = tuple(Row(f"row {i}", {}, compute=lambda r, i=i: {"top1": r.seed + i * (1.0 + r.seed)}) for i in range(2))
+    table = Table(rows, ("top1", "ahead"), {"smoke": Scale("recognition", (0, 1))}, relate=relate)
+    monkeypatch.setattr(harness, "find_table", lambda system, name: table)
+    found = harness.reproduce("any", "table", out=tmp_path)
+    assert [r["metrics"]["ahead"]["mean"] for r in found["rows"]] == [0.0, 1.5]

@@ -118,13 +118,19 @@ def _collect(
     spec: Table, wanted: Sequence[Row], size: Scale, system: str, table: str, scale: str, out: Path
 ) -> dict[str, Any]:
     found = {id(row): [_metrics(_cell_folder(out, row, seed)) for seed in size.seeds] for row in wanted}
-    names = _names(spec.metrics, [cell for cells in found.values() for cell in cells])
+    if spec.relate is not None:
+        for i, seed in enumerate(size.seeds):
+            done = [row for row in wanted if found[id(row)][i]]
+            more = spec.relate([(row, _cell_folder(out, row, seed)) for row in done]) if done else []
+            for row, added in zip(done, more):
+                found[id(row)][i] |= added
+    names = _names(spec.metrics, [cell for row in found.values() for cell in row])
     rows = []
     for row in wanted:
-        done = [cell for cell in found[id(row)] if cell]
-        if done:
+        cells = [cell for cell in found[id(row)] if cell]
+        if cells:
             factors = {m: 1.0 if any(fnmatch(m, p) for p in spec.plain) else spec.factor for m in names}
-            metrics = {m: _mean_sd([d[m] for d in done if m in d], factors[m]) for m in names}
+            metrics = {m: _mean_sd([c[m] for c in cells if m in c], factors[m]) for m in names}
             rows.append({"method": row.name, "setting": row.setting, "metrics": metrics, "paper": dict(row.paper)})
     example = load_recipe(size.recipe)
     notes = [*spec.notes, *claims_held(spec.claims, rows)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -67,6 +67,8 @@ class Table:
     claims: tuple[Claim, ...] = ()
     follow: tuple[str, ...] = ()  # settings that are set to the seed as well: data.seed, for another split with each
     adapt: Callable[[Path], Mapping[str, Any]] | None = None  # settings that given data ask for
+    relate: Callable[[Sequence[tuple[Row, Path]]], Sequence[Metrics]] | None = None  # what rows show beside each other:
+    # for the finished runs of one seed, more metrics for each
 
     def rows_for(self, data: Path | None) -> tuple[Row, ...]:
         """The rows that make sense for the playground (None), or for given data."""
