@@ -31,6 +31,11 @@ COMMANDS = [
     "data make",
     "data check",
     "data shard",
+    "summarize",
+    "find",
+    "search",
+    "recognize",
+    "export",
 ]
 
 

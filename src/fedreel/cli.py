@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .cli_sites import add_commands
+from .cli_video import add_commands as add_video_commands
 from .errors import FedreelError
 
 if TYPE_CHECKING:
@@ -312,6 +313,7 @@ def submit(
 
 
 add_commands(app)
+add_video_commands(app)
 
 
 def main() -> None:

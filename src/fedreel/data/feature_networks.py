@@ -8,14 +8,18 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..errors import DataError, FedreelError
+from ..errors import DataError, FedreelError, RunError, nearest
 from .features import Features, card_of
+
+if TYPE_CHECKING:
+    from ..core.run import Loaded
+    from ..core.task import Embeds
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 LITE0 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"  # sha256 of the file of weights
@@ -55,28 +59,19 @@ class ModuleFeatures:
 
 
 class RunFeatures:
-    """What the backbone of a recognition run makes of clips."""
+    """What the model of a run makes of clips, if its task says what vector a clip is: the mean of its last map. The
+    clip of a step is as many of its frames as the task takes, evenly spaced."""
 
     def __init__(self, folder: Path) -> None:
-        from ..core.run import load
-        from ..tasks.recognition import Recognition
-
-        loaded = load(folder)
-        if not isinstance(loaded.task, Recognition):
-            raise FedreelError(
-                "this run's model does not make features of video clips",
-                where=str(folder),
-                expected="a run of the task recognition",
-                found=str(loaded.card.get("task")),
-            )
-        self.task, self.model = loaded.task, loaded.model
+        loaded, self.task = load_embedding(folder)
+        self.model = loaded.model
         self.name, self.frames, self.size = f"run:{folder}", self.task.frames, (self.task.size, self.task.size)
         self.width = self(np.zeros((1, self.frames, *self.size, 3), np.uint8)).shape[1]
         self._weights = fingerprint(self.model.state_dict(), f"{self.task}")
 
     def __call__(self, windows: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
-            return self.task.forward(self.model, (torch.from_numpy(windows), torch.empty(0))).features.numpy()
+            return self.task.embed(self.model, torch.from_numpy(windows)).numpy()
 
     def card(self) -> dict[str, Any]:
         return card_of(self, kind="run", weights=self._weights)  # the same model in another folder is the same
@@ -84,6 +79,50 @@ class RunFeatures:
 
 def run_features(folder: Path) -> Features:
     return RunFeatures(folder)
+
+
+def load_embedding(run: Path, client: str = "", device: str = "cpu") -> tuple[Loaded, Embeds]:
+    """The model of a run and its task, if that one says what vector a clip is; see `own_model` for the client."""
+    from ..core.run import load
+    from ..core.task import Embeds
+    from ..registry import TASKS, lookup, names
+
+    loaded = load(run, device=device)
+    if not isinstance(loaded.task, Embeds):
+        able = [name for name in names(TASKS) if issubclass(lookup(TASKS, name), Embeds)]
+        raise RunError(
+            "this run's model does not turn video clips into vectors",
+            where=str(run),
+            expected=f"a run of the task {' or '.join(able)}",
+            found=str(loaded.card.get("task")),
+        )
+    return own_model(loaded, run, client, device), loaded.task
+
+
+def own_model(loaded: Loaded, run: Path, client: str = "", device: str = "cpu") -> Loaded:
+    """A run's model with a backbone that is trained in all its parts: everybody's or, where parts of it stay with the
+    clients or communities have their own, that of a client."""
+    from ..core.federation import GLOBAL
+    from ..core.run import load
+    from ..core.state import PrivateStore
+
+    run = run.parent if run.name == "model" and (run / "card.json").is_file() else run
+    kept = [name for name in loaded.card["private"] if name.startswith("backbone.")]
+    groups: dict[str, str] = loaded.card.get("communities", {})
+    if kept and not client:
+        known = PrivateStore(run / "clients").clients()
+        raise RunError(
+            "a part of this model's backbone never left the clients, and each has one of its own",
+            where=str(run),
+            expected="a model that all clients share, or the name of a client: --client NAME",
+            found=f"clients {', '.join(known)}" if known else "no clients' parts in the run's folder",
+        )
+    if not client:
+        return loaded
+    if not loaded.card["private"] and client not in groups:
+        found = f"client '{client}'; {nearest(client, groups) if groups else 'all clients share one model'}"
+        raise RunError("this run has no model of that client's own", where=str(run), found=found)
+    return load(run, model=groups.get(client, GLOBAL), client=client, device=device)
 
 
 def efficientnet_lite0() -> Features:
