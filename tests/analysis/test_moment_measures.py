@@ -7,6 +7,7 @@ import pytest
 
 from fedreel.analysis.moments import (
     CVAL_WEIGHTS,
+    best_mean,
     clock,
     cval_score,
     iou,
@@ -103,3 +104,8 @@ def test_a_target_is_reached_by_the_mean_of_three_rounds() -> None:
     assert rounds_to_target(curve, 0.61) is None
     assert rounds_to_target(curve, 0.5, window=1) == 2
     assert rounds_to_target([0.9, 0.9], 0.5) is None  # not yet three rounds
+
+
+def test_the_best_of_three_in_a_row_by_hand() -> None:
+    assert best_mean([0.0, 0.9, 0.3, 0.3, 0.6]) == pytest.approx(0.5)
+    assert best_mean([0.2, 0.4]) == pytest.approx(0.3)

@@ -60,6 +60,12 @@ def clock(rounds: float, clients: int, groups: int) -> float:
     return rounds * clients / groups
 
 
+def best_mean(curve: Sequence[float], window: int = 3) -> float:
+    """The highest mean of `window` values in a row; of all values, if there are fewer."""
+    n = min(window, len(curve))
+    return max(math.fsum(curve[i : i + n]) / n for i in range(len(curve) - n + 1))
+
+
 def rounds_to_target(curve: Sequence[float], target: float, window: int = 3) -> int | None:
     """How many rounds were done when the mean of the last `window` values reached the target; none if it never did.
     The curve has a value for every round. No mean is taken of fewer values."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..analysis.moment_runs import curves, seconds, swapped, without_looking
-from ..analysis.moments import clock, rounds_to_target
+from ..analysis.moments import best_mean, clock, rounds_to_target
 from ..config import DataConfig
-from ..core.rundir import read_metrics, read_summary
+from ..core.rundir import read_summary
 from ..data.moments.features import npz_keys
 from ..data.moments.sources import open_moments
+from ..data.moments.text import Words
 from .spec import Claim, Metrics, Row, Scale, Table
 
 PRINTED = {  # Table 1, Charades-STA: R(1, .7), R(1, .5), R(1, .3)
@@ -37,31 +38,47 @@ METHODS: dict[str, Mapping[str, Any]] = {
 GROUPS = (1, 2, 4, 8, 16)
 ROUNDS = {1: 4, 2: 3, 4: 5, 8: 6, 16: 34}  # Table 2: rounds to converge
 TIMES = {1: 1.88, 2: 0.71, 4: 0.59, 8: 0.35, 16: 1.0}
-TARGET = 0.99  # of the best value of the curve; the paper does not say when a run has converged
+TARGET = 0.99  # of the best of all clients in parallel; the paper does not say when a run has converged
 MEASURES = ("r30", "r50", "r70", "miou")
 
 
 def adapt(data: Path) -> dict[str, Any]:
-    """What given data ask for: the width and name of their features, words with vectors beside them."""
+    """What given data ask for: the width and name of their features, words with vectors beside them, or how many words
+    there are to learn vectors for."""
     found = open_moments(DataConfig(source=str(data)), "given")
     folder = data if data.is_dir() else data.parent
     words = [p for p in sorted(folder.glob("*.npz")) if {"words", "vectors"} <= npz_keys(p)]
-    sizes = {"task.width_in": found.features.width, "task.width": 256, "task.length": 64}
-    return {"task.features": "given", "task.words": str(words[0].resolve()) if words else "", **sizes}
+    settings = {"task.features": "given", "task.width_in": found.features.width}
+    if words:
+        return {**settings, "task.words": str(words[0].resolve())}
+    return {**settings, "task.words": "", "task.vocabulary": len(Words.of(q.sentence for q in found.queries))}
 
 
 def derive(run: Path) -> Metrics:
-    """Without the right videos; and how many rounds, how much of the clock, and how many seconds it took."""
-    found = swapped(run)
+    """What the model owes to the right videos."""
+    return swapped(run)
+
+
+def relate(cells: Sequence[tuple[Row, Path]]) -> list[Metrics]:
+    """How many rounds, how much of the clock and how many seconds a run took to what all clients in parallel reach."""
+    parallel = next((path for row, path in cells if row.setting.get("groups") == GROUPS[-1]), None)
+    if parallel is None:
+        return [{} for _ in cells]
+    target = TARGET * best_mean(curves(parallel)["r70"])
+    return [_cost(path, int(row.setting["groups"]), target) for row, path in cells]
+
+
+def _cost(run: Path, groups: int, target: float) -> Metrics:
     curve = curves(run)["r70"]
-    reached = rounds_to_target(curve, TARGET * max(curve))
-    if reached is not None:
-        groups = next((len(r["groups"]) for r in read_metrics(run, "groups")), 0)
-        found["rounds"] = float(reached)
-        if groups:
-            found["clock"] = clock(reached, read_summary(run)["clients"], groups)
-        found["seconds"] = seconds(run) * reached / len(curve)
-    return found
+    reached = rounds_to_target(curve, target)
+    if reached is None:
+        return {}
+    taken = seconds(run) * reached / len(curve)
+    return {
+        "rounds": float(reached),
+        "clock": clock(reached, read_summary(run)["clients"], groups),
+        "seconds": taken,
+    }
 
 
 def _paper(name: str) -> dict[str, float]:
@@ -69,9 +86,28 @@ def _paper(name: str) -> dict[str, float]:
 
 
 PRIOR = Row("best constant span", {}, compute=without_looking)
+# For given data: chosen on an eighth of the training videos of Charades-STA's test part (16 scenes, 1 frame a second)
+GIVEN: Mapping[str, Any] = {
+    "task.form": "proposal",
+    "task.encoder": "none",
+    "task.standardise": True,
+    "task.answer": "overlap",
+    "task.max_share": 0.5,
+    "task.length": 16,
+    "task.width": 64,
+    "task.most_words": 10,
+    "task.dropout": 0.4,
+    "train.optimizer": "adamw",
+    "train.weight_decay": 0.1,
+    "train.lr": 2e-3,
+    "train.schedule": "cosine",
+    "train.batch_size": 32,
+    "train.epochs": 2,
+    "round.rounds": 15,
+}
 SCALES = {
     "smoke": Scale("fedvmr", (0,), {"round.rounds": 2, "train.epochs": 1}),
-    "small": Scale("fedvmr", (0, 1, 2)),
+    "small": Scale("fedvmr", (0, 1, 2), given=GIVEN),
     "paper": Scale("fedvmr-paper", (0, 1, 2)),
 }
 COMMON: Mapping[str, Any] = {
@@ -85,6 +121,8 @@ NOTES = (
     "R(1, m) in percent, r30 for IoU > .3; 'swapped' is with every question asked of another video of the same client:"
     " a model that looks at the video must get worse by it",
     "the best constant span is chosen on the training moments for each measure by itself",
+    "in every row answers are at most task.max_share of the video long, and with task.answer = overlap those of the"
+    " highest expected overlap",
     "the same clients, initial weights and batches for all rows; the paper's numbers: Charades-STA, other features",
 )
 
@@ -107,15 +145,17 @@ TABLES = {
         ),
         metrics=("rounds", "clock", "seconds", "r70"),
         notes=(
-            f"rounds until the mean of three rounds reaches {TARGET:.0%} of the run's best R(1, .7)",
+            f"rounds until the mean R(1, .7) of three rounds reaches {TARGET:.0%} of the best such mean of 16 groups,"
+            " for each seed; runs that do not reach it are left out",
             "clock is rounds x clients / groups; clock (paper) is its relative time times the 34 of 16 groups",
             "seconds are measured on this machine, where groups may not run at the same time",
         ),
+        relate=relate,
         **COMMON,
     ),
     "fig2": Table(
         rows=tuple(Row(name, METHODS[name]) for name in ("centralised", "FedAvg", "FedProx", "FedCMR-style", "FedVMR")),
-        metrics=("rounds", *MEASURES),
+        metrics=MEASURES,
         notes=("the curves are in the report.html of each cell",),
         **COMMON,
     ),
@@ -123,6 +163,7 @@ TABLES = {
         rows=tuple(Row("FedVMR", {"method.groups": g}, {"groups": g}) for g in GROUPS),
         metrics=("rounds", *MEASURES),
         notes=("the curves are in the report.html of each cell",),
+        relate=relate,
         **COMMON,
     ),
 }
