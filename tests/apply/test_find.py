@@ -404,6 +404,7 @@ def test_a_run_of_another_task_is_refused(task: str, hint: str, video: Path, cop
         ({"features__name": "i3d", "features__width": 1024}, "i3d, 1024 numbers a row"),
         ({"features__width": 1024}, "plain, 1024 numbers a row"),
         ({"features__name": "run:no-such-folder"}, "run:no-such-folder, 64 numbers a row"),
+        ({"features__frames": 7}, "plain, 64 numbers a row"),
     ],
 )
 def test_features_that_cannot_be_made_are_told(values: dict[str, Any], needed: str, video: Path, copied: Path) -> None:

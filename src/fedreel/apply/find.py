@@ -23,7 +23,7 @@ from ..core.files import write_atomic
 from ..core.run import Loaded, load
 from ..core.rundir import read_metrics
 from ..core.state import PrivateStore
-from ..data.features import Features, make_features
+from ..data.features import Features, make_features, same_features
 from ..data.moments.features import pooled
 from ..data.moments.text import Words, tokens
 from ..errors import DataError, FedreelError, RecipeError, RunError, nearest
@@ -42,8 +42,8 @@ class Moment:
 
     start: float
     end: float
-    score: float  # a probability: of the span or, in anchor-free models, of its middle to be inside the moment
-    rank: int  # from 1, the likeliest
+    score: float  # 0 to 1, what the model orders spans by: see docs/find.md
+    rank: int  # from 1, the best
     first: int  # frames of the clip
     last: int
 
@@ -199,7 +199,7 @@ def _features(card: dict[str, Any], run: Path) -> Features:
     wanted = card["input"]["features"]
     needed = f"{wanted['name']}, {wanted['width']} numbers a row"
     try:
-        made = make_features(wanted["name"])
+        made = make_features(card["recipe"]["task"]["features"])
     except FedreelError as error:
         came = isinstance(error, RecipeError)
         raise DataError(
@@ -212,13 +212,14 @@ def _features(card: dict[str, Any], run: Path) -> Features:
             if came
             else error.hint,
         ) from error
-    if made.width != wanted["width"]:
+    own = made.card()
+    if not same_features(wanted, own):
         raise DataError(
             "the features are not those that the model was trained on",
             where=str(run),
             expected=needed,
-            found=f"{made.width} numbers a row",
-            hint="features of that name came with the training data: train on the videos themselves",
+            found=f"{own['name']}, {own['width']} numbers a row" + (", other weights" if own["weights"] else ""),
+            hint="train on the videos themselves, with the features that can be made here",
         )
     return made
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..errors import DataError, RecipeError, nearest
+from ..errors import DataError, FedreelError, RecipeError, nearest
 from .cache import cache_folder
 from .shards import spaced
 from .video import Reader, unreadable
@@ -77,6 +77,14 @@ def card_of(features: Features, kind: str = "", weights: str = "") -> dict[str, 
         "size": size,
         "weights": weights,
     }
+
+
+def known_card(name: str, width: int) -> dict[str, Any]:
+    """The card of features by their name, with a fingerprint of the weights behind them where these can be had."""
+    try:
+        return make_features(name).card()
+    except FedreelError:  # they came with the data, or a package for them is not installed here
+        return {"name": name, "width": width}
 
 
 def same_features(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..analysis.moments import cval_score, iou, recalls
 from ..config import DataConfig, check_ranges
 from ..core.task import Examples, Outputs, Task, Temporal
+from ..data.features import known_card
 from ..data.moments.examples import Batch, Moments, temporal_classes
 from ..data.moments.population import MomentPopulation
 from ..data.moments.sources import open_moments
@@ -131,7 +132,7 @@ class MomentRetrieval(Task, Temporal):
         return {**found, "score": cval_score(iou(spans, truth)), "loss": total / len(spans), "n": float(len(spans))}
 
     def card(self) -> dict[str, Any]:
-        features = {"name": self.features, "width": self.width_in, "fps": self.fps}
+        features = {**known_card(self.features, self.width_in), "fps": self.fps}
         return {"input": {"features": features, "length": self.length, "words": self.words or "those of training"}}
 
     # for methods that look at where moments lie

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from ..analysis.summary_scores import RATIO, mean_defined, score
 from ..config import DataConfig, check_ranges
 from ..core.task import Examples, Outputs, Population, Task
-from ..data.features import make_features
+from ..data.features import known_card, make_features
 from ..data.summary import How, Spread, SummaryVideo, find_public, find_summary, read_summary
 from ..data.summary_split import Batch, SummaryPopulation, Videos
-from ..errors import DataError, FedreelError, RecipeError
+from ..errors import DataError, RecipeError
 from ..models.summarizers import Summarizer, make_summarizer
 
 _WIDTHS = {"plain": 64, "efficientnet-lite0": 1280}
@@ -72,7 +72,8 @@ class Summary(Task):
     def population(self, data: DataConfig, seed: int) -> Population:
         path = find_summary(data)
         videos = self._fitting(self._read(path), str(path))
-        card = self._features_card(weights=self.features.startswith("run:"))
+        of_a_run = self.features.startswith("run:")
+        card = known_card(self.features, self.width_in) if of_a_run else {"name": self.features, "width": self.width_in}
         return SummaryPopulation(videos, data, seed, features=card, fragments=self.fragments, ratio=self.ratio)
 
     def public(self, data: DataConfig, seed: int) -> Videos:
@@ -115,7 +116,7 @@ class Summary(Task):
         return {**{name: mean for name, mean in means.items() if not math.isnan(mean)}, "n": float(len(examples))}
 
     def card(self) -> dict[str, Any]:
-        features = {**self._features_card(weights=True), "fps": self.fps, "standardised": self.standardise}
+        features = {**known_card(self.features, self.width_in), "fps": self.fps, "standardised": self.standardise}
         return {"input": {"features": features}, "summary": {"model": self.summarizer, "ratio": self.ratio}}
 
     def _read(self, path: Any) -> list[SummaryVideo]:
@@ -141,15 +142,6 @@ class Summary(Task):
                     hint=f"set task.{setting}={found}",
                 )
         return videos
-
-    def _features_card(self, weights: bool) -> dict[str, Any]:
-        """What the features are, with a fingerprint of the weights behind them where these can be had."""
-        if weights:
-            try:
-                return make_features(self.features).card()
-            except FedreelError:  # they came with the data, or a package for them is not installed here
-                pass
-        return {"name": self.features, "width": self.width_in}
 
 
 def _errors(outputs: Outputs, batch: Batch) -> Tensor:
