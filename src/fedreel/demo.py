@@ -8,7 +8,7 @@ from pathlib import Path
 from .config import load_recipe
 from .report import Entry, write_index
 
-DEMOS = {"recognition": "recognition", "CFed-VS": "cfedvs", "FSAR": "fsar"}  # title -> recipe
+DEMOS = {"recognition": "recognition", "CFed-VS": "cfedvs", "FSAR": "fsar", "FedVMR": "fedvmr"}  # title -> recipe
 
 
 def demo(out: Path) -> Path:
