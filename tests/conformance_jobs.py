@@ -49,6 +49,7 @@ TASK_SETTINGS: dict[str, dict[str, Any]] = {
     "summary": {"features": "own", "width_in": 6, "width": 8, "blocks": 1, "hidden": 4, "fps": 2.0},
     "moments": {"features": "own", "width_in": 3, "length": 8, "width": 8, "word_width": 4, "vocabulary": 40},
     "skeleton": {"joints": "kinect-v1", "classes": 3, "width": 4, "features": 8, "length": 12, "bodies": 1},
+    "pretrain": {"width": 2, "size": 16, "frames": 4},
 }
 REMEMBERED = ("moon", "fedu", "fedbn", "fedvssl", "local-only")  # clients go on from what they kept in the round before
 CASES = {
@@ -64,7 +65,7 @@ NEEDS_ALL_DATA = {"centralised"}  # cannot run at real sites, and says so
 
 
 def recipe_of(case: Case, data: Path, engine: dict[str, Any]) -> Recipe:
-    role = {"toy": "toy", "recognition": "videos"}.get(case.task, case.task)
+    role = {"toy": "toy", "recognition": "videos", "pretrain": "videos"}.get(case.task, case.task)
     words = {"words": str(data / "words.txt")} if case.task == "moments" else {}  # sites must agree on them
     return Recipe(
         system="conformance",

@@ -32,6 +32,7 @@ TASKS = {
     "summary": "fedreel.tasks.summary:Summary",
     "moments": "fedreel.tasks.moments:MomentRetrieval",
     "skeleton": "fedreel.tasks.skeleton:SkeletonRecognition",
+    "pretrain": "fedreel.tasks.pretrain:Pretrain",
 }
 ENGINES = {
     "local": "fedreel.engines.local:LocalEngine",

@@ -1,8 +1,9 @@
-"""Labelled clips as a federation: where they come from, who holds which, and each client's share as tensors."""
+"""Clips as a federation: where they come from, who holds which, and each client's share as tensors."""
 
 from __future__ import annotations
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,26 +13,28 @@ import numpy as np
 import torch
 
 from ..config import DataConfig, build
-from ..core.partition import PARTITIONERS, NaturalIdPartitioner, histogram
-from ..core.task import EVERYONE, ClientData, Population, Tensors
+from ..core.partition import PARTITIONERS, IidPartitioner, NaturalIdPartitioner, histogram
+from ..core.task import EVERYONE, ClientData, Examples, Population, Tensors
 from ..errors import DataError, RecipeError, nearest
 from . import lists, playground, shards
 from .cache import cache_folder
 
 
-class ClipPopulation(Population):
-    """Clients that hold labelled clips, `frames` evenly spaced frames of each, as uint8."""
+class HeldClips(Population):
+    """Clips: who holds which, and which of them are for testing. Subclasses say what a client makes of its own.
+    Where labels are not `needed`, only partitions that look at them ask for any."""
 
-    def __init__(self, source: shards.Shards, config: DataConfig, frames: int, seed: int) -> None:
-        self.source, self.frames = source, frames
-        _check_known(source.clips, config, "label")
-        self.classes = class_names(source.labels, config)
+    def __init__(self, source: shards.Shards, config: DataConfig, seed: int, needed: bool = True) -> None:
+        self.source = source
+        partitioner = make_partitioner(config.partition)
+        if needed or not isinstance(partitioner, IidPartitioner | NaturalIdPartitioner):
+            _check_known(source.clips, config, "label")
+        self.classes = class_names(source.labels, config) if needed else source.labels
         clips = [replace(c, owner=c.owner or config.owner) for c in _with_split(source.clips, config, seed)]
         self.labels = np.array([self.classes.index(c.label) for c in clips])
         held = "test" if any(c.split == "test" for c in clips) else "val"
         self._train = np.array([c.split not in ("test", "val") for c in clips])
         self._test = np.array([c.split == held for c in clips])  # beside test clips, validation clips are left alone
-        partitioner = make_partitioner(config.partition)
         if isinstance(partitioner, NaturalIdPartitioner):
             _check_known(clips, config, "owner", "set data.owner, or data.partition={name='iid', num_partitions=4}")
         parts = partitioner.split(self.labels, np.array([c.owner for c in clips]), seed)
@@ -39,33 +42,53 @@ class ClipPopulation(Population):
         check_training(self._parts, config, "or mark clips as `train` in index.csv")
         self.clients = tuple(self._parts)
 
+    @abstractmethod
+    def examples(self, rows: np.ndarray) -> Examples:
+        """These clips as a client works with them."""
+
+    @abstractmethod
+    def frame_count(self, rows: np.ndarray) -> int:
+        """How many frames of these clips a client works with."""
+
     def data(self, client: str) -> ClientData:
         if client == EVERYONE:
             train, test = (np.concatenate(rows) for rows in zip(*self._parts.values()))
         else:
             train, test = self._parts[client]
-        return ClientData(self._tensors(train), self._tensors(test), {"frames": float(len(train) * self.frames)})
-
-    def agreement(self) -> dict[str, Any]:
-        return {"classes": self.classes}
+        return ClientData(self.examples(train), self.examples(test), {"frames": float(self.frame_count(train))})
 
     def describe(self) -> dict[str, Any]:
         n = len(self.classes)
         train, test = ({c: rows[i] for c, rows in self._parts.items()} for i in (0, 1))
         return {
-            "classes": self.classes,
+            "classes": [name or "no label" for name in self.classes],
             "train": histogram(train, self.labels, n),
             "test": histogram(test, self.labels, n),
             "broken": len(self.source.broken),
         }
 
-    def _tensors(self, rows: np.ndarray) -> Tensors:
+
+class ClipPopulation(HeldClips):
+    """Clients that hold labelled clips, `frames` evenly spaced frames of each, as uint8."""
+
+    def __init__(self, source: shards.Shards, config: DataConfig, frames: int, seed: int) -> None:
+        super().__init__(source, config, seed)
+        self.frames = frames
+
+    def examples(self, rows: np.ndarray) -> Tensors:
         frames = torch.from_numpy(self.source.stack([int(i) for i in rows], self.frames))
         return Tensors((frames, torch.from_numpy(self.labels[rows])))
 
+    def frame_count(self, rows: np.ndarray) -> int:
+        return len(rows) * self.frames
 
-def open_clips(config: DataConfig, size: tuple[int, int]) -> shards.Shards:
-    """Shards of the recipe's source: the playground's actions, a folder of videos, or a folder of shards."""
+    def agreement(self) -> dict[str, Any]:
+        return {"classes": self.classes}
+
+
+def open_clips(config: DataConfig, size: tuple[int, int], setting: str = "task.size") -> shards.Shards:
+    """Shards of the recipe's source: the playground's actions, a folder of videos, or a folder of shards. `setting` is
+    what the size comes from."""
     if config.source == "playground":
         root = playground.cached(config.seed, config.size, ("actions",)) / "actions"
     else:
@@ -78,7 +101,7 @@ def open_clips(config: DataConfig, size: tuple[int, int]) -> shards.Shards:
                 hint="set data.source",
             )
         if (root / shards.INDEX).exists():
-            return _of_size(shards.Shards.open(root), size)
+            return _of_size(shards.Shards.open(root), size, setting)
         if (root / "actions" / "index.csv").exists():  # a playground's root
             root = root / "actions"
     return shards.build(lists.find(root), root, cache_folder() / "shards" / _fingerprint(root, size), size=size)
@@ -134,14 +157,14 @@ def check_training(parts: Mapping[str, tuple[np.ndarray, np.ndarray]], config: D
         )
 
 
-def _of_size(found: shards.Shards, size: tuple[int, int]) -> shards.Shards:
+def _of_size(found: shards.Shards, size: tuple[int, int], setting: str) -> shards.Shards:
     if (found.height, found.width) != size:
         raise DataError(
             "the shards have another size than the task",
             where=str(found.folder),
             expected=f"{size[0]} x {size[1]} pixels",
             found=f"{found.height} x {found.width} pixels",
-            hint=f"set task.size={found.height}, or build shards with --size {size[0]}",
+            hint=f"set {setting}={found.height}, or build shards with --size {size[0]}",
         )
     return found
 
