@@ -51,10 +51,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def vector(path: Path, run: Path, pooling: str = "mean") -> np.ndarray:
-    """By hand: all frames decoded, ten clips of four frames cut out, embedded one by one. Videos are 16 x 24, so that
-    nothing has to be scaled, and the square in the middle begins at column 4."""
+    """By hand: all frames decoded, ten clips of four frames cut out, embedded one by one."""
     loaded = load(run)
-    frames = read(path)[0][:, :, 4:20]
+    frames = read(path, (16, 16))[0]
     starts = np.linspace(2, len(frames) - 2, EXCERPTS) - 2
     rows = []
     for start in starts:

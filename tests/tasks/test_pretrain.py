@@ -269,7 +269,7 @@ def test_clips_are_kept_a_seventh_larger_than_crops(data: Path) -> None:
     (windows,) = next(population.data("owner0").train.batches(8))
     assert windows.shape == (len(windows), 5, 16, 16, 3)
     assert task.augment((windows,))[0].shape == (len(windows), 2, 14, 14, 3)
-    assert replace(task, stored=20)._side == 20
+    assert replace(task, stored=20).side == 20
 
 
 def test_crops_larger_than_clips_are_refused() -> None:

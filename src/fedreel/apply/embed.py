@@ -30,7 +30,7 @@ class Embedder:
 
     def look(self, video: Path) -> Excerpts:
         """What of a video the network sees. Several threads may look at once."""
-        return excerpts(video, self.task.frames, self.task.size)
+        return excerpts(video, self.task.frames, self.task.side)
 
     def vector(self, seen: Excerpts) -> np.ndarray:
         """float32 (D,) of length 1, or 0 where the network gives nothing but zeros. A video is a batch of its own, so

@@ -1,4 +1,4 @@
-"""Some frames of a video by their numbers, and excerpts: short clips, evenly spaced, cropped to a network's size."""
+"""Some frames of a video by their numbers, and excerpts: short clips, evenly spaced, as a network is shown them."""
 
 from __future__ import annotations
 
@@ -32,15 +32,11 @@ class Excerpts:
 
 
 def excerpts(path: Path, frames: int, size: int) -> Excerpts:
-    """Clips of `frames` frames in a row, scaled to `size` pixels on the shorter side and cut to the middle square."""
+    """Clips of `frames` frames in a row, scaled to a square of `size` pixels as shards are."""
     scaler = VideoReformatter()
 
-    def square(frame: Any, pixel: Fraction) -> np.ndarray:
-        tall, wide = shape(frame, pixel)
-        scale = size / min(tall, wide)
-        tall, wide = max(round(tall * scale), size), max(round(wide * scale), size)
-        top, left = (tall - size) // 2, (wide - size) // 2
-        return rgb(frame, (tall, wide), scaler)[top : top + size, left : left + size]
+    def square(frame: Any, _: Fraction) -> np.ndarray:
+        return rgb(frame, (size, size), scaler)
 
     pictures, line = chosen(path, lambda n: excerpt_frames(n, frames), square)
     places = excerpt_frames(line.n_frames, frames)

@@ -170,14 +170,18 @@ class Task(ABC):
 
 
 class Embeds(ABC):
-    """What search and retrieval ask of a task over video: a clip as a vector. Its fields say what a clip is."""
+    """What search and retrieval ask of a task over video: a clip as a vector."""
 
-    frames: int
-    size: int
+    frames: int  # of a clip
+
+    @property
+    @abstractmethod
+    def side(self) -> int:
+        """Of the square that every frame is scaled to, whatever its shape, as in training."""
 
     @abstractmethod
     def embed(self, model: nn.Module, clips: Tensor, pooling: Literal["mean", "grid"] = "mean") -> Tensor:
-        """Vectors (N, D) of clips (N, frames, size, size, 3), uint8. `mean` pools the backbone's last map over time and
+        """Vectors (N, D) of clips (N, frames, side, side, 3), uint8. `mean` pools the backbone's last map over time and
         space; `grid` keeps both, at half the resolution in space (maxima of 2 x 2)."""
 
 

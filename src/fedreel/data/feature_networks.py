@@ -65,7 +65,7 @@ class RunFeatures:
     def __init__(self, folder: Path) -> None:
         loaded, self.task = load_embedding(folder)
         self.model = loaded.model
-        self.name, self.frames, self.size = f"run:{folder}", self.task.frames, (self.task.size, self.task.size)
+        self.name, self.frames, self.size = f"run:{folder}", self.task.frames, (self.task.side, self.task.side)
         self.width = self(np.zeros((1, self.frames, *self.size, 3), np.uint8)).shape[1]
         self._weights = fingerprint(self.model.state_dict(), f"{self.task}")
 

@@ -21,7 +21,7 @@ from ..errors import RecipeError
 from ..models.pretext import PretextNetwork, strided
 from ..models.r3d import R3D
 from .pretexts import Catch, Order, Pretext, Question, Speed
-from .video import MEAN, STD, network_input, pooled
+from .video import MEAN, STD, middle, network_input, pooled
 from .views import Views
 
 Batch = Question | tuple[Tensor]  # as it goes into the network, or windows as they lie
@@ -76,7 +76,7 @@ class Pretrain(Task, Embeds):
         return PretextNetwork(backbone, self._asks.head(backbone.out_channels))
 
     def population(self, data: DataConfig, seed: int) -> Population:
-        return WindowPopulation(open_clips(data, (self._side, self._side), "task.stored"), data, self._asks.span, seed)
+        return WindowPopulation(open_clips(data, (self.side, self.side), "task.stored"), data, self._asks.span, seed)
 
     def augment(self, batch: tuple[Tensor]) -> Question:
         return self._asks.draw(batch[0])
@@ -103,20 +103,20 @@ class Pretrain(Task, Embeds):
 
     def embed(self, model: nn.Module, clips: Tensor, pooling: Literal["mean", "grid"] = "mean") -> Tensor:
         with strided(model.backbone) as backbone:  # type: ignore[arg-type]
-            return pooled(backbone.features(self._input(clips)), pooling)
+            return pooled(backbone.features(self._input(middle(clips, self.size))), pooling)
 
     def card(self) -> dict[str, Any]:
         given = {"frames": self.frames, "size": self.size, "mean": MEAN, "std": STD, "channels": "RGB"}
         return {"input": given, "pretext": self.pretext}
 
     @property
-    def _side(self) -> int:
+    def side(self) -> int:
         return self.stored or round(self.size * 8 / 7)
 
     @cached_property
     def _asks(self) -> Pretext:
         if self.pretext == "vcop":
-            return Order(self.frames, Views(self.size, (self._side / self.size,)), self.dropout, self.gap)
+            return Order(self.frames, Views(self.size, (self.side / self.size,)), self.dropout, self.gap)
         views = Views(self.size, self.scales, self.flip, self.jitter)
         if self.pretext == "ctp":
             return Catch(self.frames, views, steps=math.ceil((self.frames - self.differences) / 8))

@@ -74,6 +74,10 @@ class Recognition(Classification, Embeds):
     def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
         return Outputs(*model.features_and_logits(self._input(batch[0])))  # type: ignore[operator]
 
+    @property
+    def side(self) -> int:
+        return self.size
+
     def embed(self, model: nn.Module, clips: Tensor, pooling: Literal["mean", "grid"] = "mean") -> Tensor:
         return pooled(model.backbone.features(self._input(clips)), pooling)  # type: ignore[operator, union-attr]
 

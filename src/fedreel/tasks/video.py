@@ -15,6 +15,12 @@ def network_input(clips: Tensor) -> Tensor:
     return (clips.permute(0, 4, 1, 2, 3).float() / 255 - MEAN) / STD
 
 
+def middle(clips: Tensor, size: int) -> Tensor:
+    """The middle square of clips (N, T, H, W, 3)."""
+    top, left = (clips.shape[2] - size) // 2, (clips.shape[3] - size) // 2
+    return clips[:, :, top : top + size, left : left + size]
+
+
 def pooled(features: Tensor, pooling: Literal["mean", "grid"]) -> Tensor:
     """Vectors (N, D) of maps (N, C, T, H, W)."""
     if pooling == "mean":
