@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .video import middle
+
 BRIGHTNESS = 32.0  # most that is added, of 255
 CONTRAST, SATURATION = 0.2, 0.1  # most that the logarithm of the factor is
 HUE = math.pi * 24 / 180  # 12 of OpenCV's 180 steps of hue
@@ -36,8 +38,7 @@ class Views:
 
     def centre(self, clips: Tensor) -> Tensor:
         """The pixels in the middle, as they are."""
-        top, left = (clips.shape[2] - self.size) // 2, (clips.shape[3] - self.size) // 2
-        return clips[:, :, top : top + self.size, left : left + self.size].float()
+        return middle(clips, self.size).float()
 
 
 def cropped(clips: Tensor, size: int, sides: Sequence[int], flip: float) -> Tensor:
