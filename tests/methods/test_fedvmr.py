@@ -74,7 +74,7 @@ def test_cyclic_transfer_keeps_what_the_last_client_made(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("temperature", [1.0, 0.1])
 def test_weights_are_a_softmax_of_scores(tmp_path: Path, temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = iter([0.2, 0.3, 0.1, 0.4])
+    scores = iter([0.2, 0.3, 0.1, 0.4, 0.5])  # of the clients' models, and of the new one
     taken = []
     true = FedVMR.score
 
@@ -84,7 +84,9 @@ def test_weights_are_a_softmax_of_scores(tmp_path: Path, temperature: float, mon
 
     monkeypatch.setattr(Federation, "test", lambda *_: {"score": next(scores)})
     monkeypatch.setattr(FedVMR, "score", spy)
-    found = federate(tmp_path, FedVMR(groups=2, temperature=temperature, **PLAIN), rounds=1)[0].weights
+    fed, notes = federate(tmp_path, FedVMR(groups=2, temperature=temperature, **PLAIN), rounds=1)
+    assert [note["score"] for note in notes.of("validation")] == [0.5]
+    found = fed.weights
     a = torch.tensor([0.2, 0.3, 0.1, 0.4], dtype=torch.float64).div(temperature).softmax(0)
     assert float(a.sum()) == pytest.approx(1)
     for name in found:

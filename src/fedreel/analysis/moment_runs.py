@@ -63,6 +63,17 @@ def curves(run: Path) -> dict[str, list[float]]:
     return {name: [t["metrics"][name] for t in tests] for name in names}
 
 
+def chosen(run: Path) -> Metrics:
+    """The measures after the round whose model was best on the c-validation set (the first of equals); nothing where
+    there was none, or where tests were rarer than rounds."""
+    scores = [r["score"] for r in read_metrics(run, "validation")]
+    tests = [r["metrics"] for r in read_metrics(run, "test")]
+    if not scores or len(tests) != len(scores):
+        return {}
+    best = tests[scores.index(max(scores))]
+    return {f"{name} chosen": best[name] for name in (*(f"r{100 * m:.0f}" for m in THRESHOLDS), "miou")}
+
+
 def seconds(run: Path) -> float:
     """What the run's rounds of training took."""
     return sum(r.get("seconds", 0.0) for r in read_metrics(run, "train"))

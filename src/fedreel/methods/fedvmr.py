@@ -58,6 +58,8 @@ class FedVMR(Method):
                 average.add_log(update.weights, scores[update.client])
             fed.record("weights", log_weights=scores)
             fed.weights = average.value
+            if sample is not None:  # by it a round can be chosen without a look at test data
+                fed.record("validation", score=self.tested(fed, fed.weights, sample))
 
     def world(self, fed: Federation) -> list[float]:
         """p, the share of each temporal class over all clients. The +1 of the paper is on counts."""
@@ -91,7 +93,12 @@ class FedVMR(Method):
         """The logarithm of a model's weight, up to a constant."""
         if sample is None:
             return math.log(update.samples) if self.weight_by == "samples" else 0.0
-        return fed.test(update.weights, Tensors(tuple(sample.values())))["score"] / self.temperature  # type: ignore[arg-type]
+        assert update.weights is not None
+        return self.tested(fed, update.weights, sample) / self.temperature
+
+    def tested(self, fed: Federation, weights: Weights, sample: Weights) -> float:
+        """s, the score of a model on the c-validation set."""
+        return fed.test(weights, Tensors(tuple(sample.values())))["score"]
 
     # the client's side
 
