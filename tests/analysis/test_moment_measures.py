@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from fedreel.analysis.moment_runs import chosen
 from fedreel.analysis.moments import (
     CVAL_WEIGHTS,
     best_mean,
@@ -109,3 +113,15 @@ def test_a_target_is_reached_by_the_mean_of_three_rounds() -> None:
 def test_the_best_of_three_in_a_row_by_hand() -> None:
     assert best_mean([0.0, 0.9, 0.3, 0.3, 0.6]) == pytest.approx(0.5)
     assert best_mean([0.2, 0.4]) == pytest.approx(0.3)
+
+
+def test_the_round_that_the_validation_set_chooses(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = []
+    for number, (score, hits) in enumerate([(0.2, 0.9), (0.5, 0.3), (0.5, 0.4)], 1):
+        rows.append({"round": number, "phase": "validation", "score": score})
+        rows.append({"round": number, "phase": "test", "metrics": dict.fromkeys(("r30", "r50", "r70", "miou"), hits)})
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert chosen(tmp_path) == dict.fromkeys(("r30 chosen", "r50 chosen", "r70 chosen", "miou chosen"), 0.3)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows if row["phase"] == "test"))
+    assert chosen(tmp_path) == {}
