@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib.util import find_spec
@@ -83,8 +84,30 @@ def read_lenient(path: Path, size: tuple[int, int] | None = None, max_frames: in
     return Video(np.stack(frames), reader.fps, reader.fault)
 
 
+def backend() -> str:
+    """The package that reads video here: `av` (PyAV) where it can be loaded, otherwise `cv2` (OpenCV).
+
+    OpenCV is only looked for, not loaded: that is left to the processes that decode.
+    """
+    if find_spec("av"):
+        with suppress(ImportError):  # installed, but perhaps without libraries it needs
+            import av  # noqa: F401
+
+            return "av"
+    if find_spec("cv2"):
+        return "cv2"
+    raise DataError(
+        "no video decoder is installed",
+        expected="PyAV, or OpenCV in its place",
+        hint="pip install av (or pip install opencv-python-headless)",
+    )
+
+
 class Reader:
-    """Iterate over a video's RGB frames, one in memory at a time; `fps` and `fault` fill in on the way."""
+    """Iterate over a video's RGB frames, one in memory at a time; `fps` and `fault` fill in on the way.
+
+    PyAV decodes, or OpenCV where there is no PyAV; `fedreel.data.video_cv2` says what OpenCV cannot do.
+    """
 
     def __init__(self, path: Path, size: tuple[int, int] | None = None) -> None:
         self.path, self.size = Path(path), size
@@ -95,11 +118,11 @@ class Reader:
         self.fault = ""
         if not self.path.is_file():
             raise DataError("there is no such video file", where=str(self.path))
-        if find_spec("av"):
+        if backend() == "av":
             return self._with_av()
-        if find_spec("cv2"):
-            return self._with_cv2()
-        raise DataError("no video decoder is installed", where=str(self.path), hint="pip install av (or opencv-python)")
+        from fedreel.data.video_cv2 import frames
+
+        return frames(self)
 
     def _with_av(self) -> Iterator[np.ndarray]:
         import av
@@ -135,30 +158,6 @@ class Reader:
                 # Some containers end quietly where bytes are missing, but the header knows the count.
                 if packets < stream.frames:
                     self.fault = f"the header promises {stream.frames} frames, the file holds {packets}"
-
-    def _with_cv2(self) -> Iterator[np.ndarray]:
-        import cv2
-
-        capture = cv2.VideoCapture(str(self.path))
-        try:
-            if not capture.isOpened():
-                raise unreadable(self.path, "OpenCV cannot open it")
-            self.fps = float(capture.get(cv2.CAP_PROP_FPS) or UNSTATED_FPS)
-            size = self.size
-            promised, got = int(capture.get(cv2.CAP_PROP_FRAME_COUNT)), 0
-            while True:
-                ok, frame = capture.read()
-                if not ok:
-                    break
-                got += 1
-                if size is not None and frame.shape[:2] != size:
-                    frame = cv2.resize(frame, size[::-1], interpolation=cv2.INTER_AREA)
-                size = frame.shape[:2]
-                yield np.ascontiguousarray(frame[:, :, ::-1])
-            if got < promised:
-                self.fault = f"the header promises {promised} frames, the file holds {got}"
-        finally:
-            capture.release()
 
 
 def unreadable(path: Path, found: str) -> DataError:
