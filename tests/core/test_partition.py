@@ -16,6 +16,7 @@ from fedreel.core.partition import (
     DirichletPartitioner,
     IidPartitioner,
     NaturalIdPartitioner,
+    PairedClassesPartitioner,
     Partitioner,
     Parts,
     PathologicalPartitioner,
@@ -283,6 +284,55 @@ def test_fedvssl_clients_of_eight_classes_come_in_pairs_that_halve_their_classes
     assert np.all((whole == 10).sum(axis=1) == 4)
 
 
+def kinetics(seed: int = 0) -> np.ndarray:
+    """400 classes of 250 to 999 samples, as Kinetics-400 has; in no order."""
+    rng = np.random.default_rng(seed)
+    return rng.permutation(np.repeat(rng.permutation(400), rng.permutation(np.arange(250, 1000))[:400]))
+
+
+def test_fedvssl_pairs_take_small_and_large_classes_and_share_each() -> None:
+    labels = kinetics()
+    parts = PairedClassesPartitioner().split(labels, seed=3)
+    assert_partition(parts, labels.size)
+    counts = table(parts, labels)
+    assert counts.shape == (100, 400)
+    assert np.all((counts > 0).sum(axis=1) == 8)
+    assert np.all(np.abs(counts[:50] - counts[50:]) <= 1)  # client i and client i + 50 have halves of the same classes
+    sizes = counts.sum(axis=0)
+    rank = np.argsort(np.argsort(sizes, kind="stable"))
+    held = [sorted(rank[row > 0].tolist()) for row in counts[:50]]
+    assert held == [[*range(4 * i, 4 * i + 4), *range(396 - 4 * i, 400 - 4 * i)] for i in range(50)]
+    spread, pairs = counts.sum(axis=1), np.ptp(np.sort(sizes).reshape(-1, 8).sum(axis=1))
+    assert np.ptp(spread) < pairs / 10  # far more alike than clients of neighbouring sizes would be
+
+
+def test_fedvssl_split_as_released_slides_by_one_class_and_repeats_most_samples() -> None:
+    labels = kinetics()
+    sizes = np.sort(np.bincount(labels))
+    parts = PairedClassesPartitioner(paper_released=True).split(labels, seed=3)
+    counts = table(parts, labels)
+    assert counts.shape == (100, 400)
+    assert np.all((counts > 0).sum(axis=1) == 8)
+    times = np.bincount(np.concatenate(list(parts.values())), minlength=labels.size)
+    # windows of 4 at 50 places cover 53 classes at each end; 47 of them lie in 4 windows; the largest class in none
+    assert (times > 0).sum() == sizes[:53].sum() + sizes[-54:-1].sum()
+    assert (times == 4).sum() == sizes[3:50].sum() + sizes[-51:-4].sum()
+    assert times.max() == 4
+
+
+def test_pairs_are_seeded_and_refuse_what_they_cannot_cut() -> None:
+    labels = np.repeat(np.arange(8), [2, 3, 4, 5, 6, 7, 8, 9])
+    split = PairedClassesPartitioner(4).split
+    assert same(split(labels, seed=1), split(labels, seed=1))
+    assert not same(split(labels, seed=1), split(labels, seed=2))
+    assert_partition(split(labels), labels.size)
+    assert len(split(labels)) == 4
+    with pytest.raises(RecipeError, match="left without a client"):
+        PairedClassesPartitioner(6).split(labels)
+    with pytest.raises(RecipeError, match="class 0 cannot be cut in halves"):
+        split(labels[1:])
+
+
 def test_cfedvs_one_category_per_client() -> None:
     """TVSum: ten categories of 15 fragments, so a client is one; SumMe: three over ten clients, 3-4 each."""
     tvsum = np.repeat(np.arange(10), 15)
@@ -341,6 +391,8 @@ def test_impossible_splits_are_refused_with_a_way_out(partitioner: Partitioner, 
             {"num_partitions": 2, "num_classes_per_partition": 1, "class_assignment_mode": "rand"},
         ),
         ("shards", {"num_partitions": 2, "num_shards_per_partition": 0}),
+        ("paired-classes", {"classes_per_client": 0}),
+        ("paired-classes", {"classes_per_client": 3}),
     ],
 )
 def test_meaningless_options_are_refused_at_once(name: str, options: dict[str, object]) -> None:

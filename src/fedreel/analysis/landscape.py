@@ -52,18 +52,23 @@ def sharpness(landscape: Landscape, radius: float) -> float:
 
 
 def mean_perturbed_loss(
-    model: nn.Module, loss: Loss, sizes: Sequence[float], seeds: Sequence[int], noise: Noise = "filter"
+    model: nn.Module,
+    loss: Loss,
+    sizes: Sequence[float],
+    seeds: Sequence[int],
+    noise: Noise = "filter",
+    norms: bool = True,
 ) -> list[tuple[float, float, float]]:
     """(size, mean, standard deviation over seeds) of the loss when the weights move by `size` times noise; each seed's
     noise is the same for all sizes. `filter` noise has the norm of each filter and leaves out 1-D tensors, `standard`
-    noise is N(0, 1) on all parameters, batch norm's too. The deviation is that of a sample, nan for one seed. In eval
-    mode; the model is left as it was."""
+    noise is N(0, 1) on all parameters, batch norm's only with `norms`; its statistics stay. The deviation is that of a
+    sample, nan for one seed. In eval mode; the model is left as it was."""
     if not len(seeds):
         raise DataError("no noise to take a mean over", expected="at least one seed", found="none")
     losses = np.empty((len(seeds), len(sizes)))
     for row, seed in zip(losses, seeds):
         generator = torch.Generator().manual_seed(seed)
-        moves = _filter_noise(model, generator) if noise == "filter" else _standard_noise(model, generator)
+        moves = _filter_noise(model, generator) if noise == "filter" else _standard_noise(model, generator, norms)
         with _evaluating(model, loss) as at:
             row[:] = [at((size, moves)) for size in sizes]
     spread = losses.std(axis=0, ddof=1) if len(seeds) > 1 else np.full(len(sizes), np.nan)
@@ -88,8 +93,12 @@ def _filter_noise(model: nn.Module, generator: torch.Generator) -> Direction:
     return noise
 
 
-def _standard_noise(model: nn.Module, generator: torch.Generator) -> Direction:
-    return {name: torch.randn(p.shape, generator=generator).to(p.detach()) for name, p in model.named_parameters()}
+def _standard_noise(model: nn.Module, generator: torch.Generator, norms: bool) -> Direction:
+    """Drawn for all parameters, whether batch norm's are then left out or not: the others get the same."""
+    noise = {name: torch.randn(p.shape, generator=generator).to(p.detach()) for name, p in model.named_parameters()}
+    batch_norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    spared = set() if norms else {id(p) for m in batch_norms for p in m.parameters()}
+    return {name: noise[name] for name, p in model.named_parameters() if id(p) not in spared}
 
 
 def _filter_norms(weight: Tensor) -> Tensor:

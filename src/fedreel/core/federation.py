@@ -213,9 +213,14 @@ class Federation:
     def _trained(
         self, lanes: list[_Chain], args: Mapping[str, Value], at_least: float | None = None
     ) -> Iterator[Update]:
+        moved = {}
         for update in self._stream(TRAIN, lanes, args, at_least=at_least):
             self._round_stats.trained(update)
+            if self.config.divergence and update.weights is not None:
+                moved[update.client] = update.weights.distances(self.weights)
             yield update
+        if moved:
+            self.record("divergence", clients=moved)
 
     def _stream(
         self,

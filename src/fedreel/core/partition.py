@@ -11,7 +11,8 @@ import numpy as np
 from fedreel.errors import DataError, RecipeError, nearest
 
 Parts = dict[str, np.ndarray]
-"""Client name -> its sample indices, sorted. Names sort in client order; each sample has one client."""
+"""Client name -> its sample indices, sorted. Names sort in client order; each sample has one client (but see
+`paper_released` of PairedClassesPartitioner)."""
 
 DRAWS = 1000
 MODES = ("random", "deterministic", "first-deterministic")
@@ -165,6 +166,58 @@ class PathologicalPartitioner:
 
 
 @dataclass(frozen=True)
+class PairedClassesPartitioner:
+    """FedVSSL's: of the classes by size, pair after pair of clients takes half of `classes_per_client` from the small
+    end and half from the large end; the two cut each of these classes in halves. Thus 400 classes at 8 a client make
+    100 clients of about the same size, client i paired with client i + 50.
+
+    `paper_released` is what the files published with the paper hold: windows that slide by one class instead of half of
+    `classes_per_client`, and never reach the largest class. Samples then have several clients, or none.
+    """
+
+    classes_per_client: int = 8
+    paper_released: bool = False
+
+    def __post_init__(self) -> None:
+        _at_least("classes_per_client", self.classes_per_client, 2)
+        if self.classes_per_client % 2:
+            raise RecipeError(
+                "classes_per_client is odd", expected="an even number", found=f"{self.classes_per_client}"
+            )
+
+    def split(self, labels: np.ndarray, owners: np.ndarray | None = None, seed: int = 0) -> Parts:
+        labels = _checked(labels, 2)
+        classes, sizes = np.unique(labels, return_counts=True)
+        if len(classes) % self.classes_per_client:
+            raise RecipeError(
+                "some classes would be left without a client",
+                expected=f"a multiple of {self.classes_per_client} classes",
+                found=f"{len(classes)} classes",
+                hint="choose classes_per_client so that it divides the number of classes",
+            )
+        if sizes.min() < 2:
+            raise RecipeError(
+                f"class {classes[sizes.argmin()]} cannot be cut in halves",
+                expected="two samples or more of each class",
+                found=f"{sizes.min()} of it",
+            )
+        rng = np.random.default_rng(seed)
+        halves = [np.array_split(rng.permutation(members), 2) for members in _groups(labels)]
+        pairs = [[halves[c] for c in taken] for taken in self._pairs(np.argsort(sizes, kind="stable"))]
+        return _named([np.concatenate([both[side] for both in pair]) for side in (0, 1) for pair in pairs])
+
+    def _pairs(self, by_size: np.ndarray) -> list[np.ndarray]:
+        """The classes of each pair."""
+        half, last = self.classes_per_client // 2, len(by_size)
+        starts = np.arange(last // self.classes_per_client)
+        if self.paper_released:
+            return [
+                np.concatenate([by_size[i : i + half], by_size[last - i - half - 1 : last - i - 1]]) for i in starts
+            ]
+        return [np.concatenate([by_size[i : i + half], by_size[last - i - half : last - i]]) for i in half * starts]
+
+
+@dataclass(frozen=True)
 class ShardPartitioner:
     """McMahan et al. 2017: sort by label, cut into equal shards, deal each client the same number of them."""
 
@@ -211,6 +264,7 @@ PARTITIONERS: dict[str, type] = {
     "iid": IidPartitioner,
     "dirichlet": DirichletPartitioner,
     "pathological": PathologicalPartitioner,
+    "paired-classes": PairedClassesPartitioner,
     "shards": ShardPartitioner,
     "by-owner": NaturalIdPartitioner,
     "by-dataset": NaturalIdPartitioner,

@@ -68,6 +68,13 @@ class Layout:
     def __hash__(self) -> int:
         return hash(self.id)
 
+    @cached_property
+    def trained_parts(self) -> dict[str, Layout]:
+        """What is trained of each part of the model, by the first word of the tensors' names: backbone, head."""
+        trained = [t for t in self.tensors if t.role in ("parameter", "norm") and t.dtype.is_floating_point]
+        names = dict.fromkeys(t.name.partition(".")[0] for t in trained)
+        return {name: Layout(t for t in trained if t.name.partition(".")[0] == name) for name in names}
+
     def only(self, keep: Callable[[TensorInfo], bool]) -> Layout:
         """The layout of the tensors for which `keep` holds; this very layout if that is all of them."""
         kept = [t for t in self.tensors if keep(t)]
@@ -167,6 +174,15 @@ class Weights(Mapping[str, Tensor]):
                     mine, theirs = mine.float(), theirs.float()
                 square += float(torch.dist(mine, theirs)) ** 2
         return square**0.5
+
+    def distances(self, other: Weights) -> dict[str, float]:
+        """L2 distance of what is trained, part by part of the model (backbone, head)."""
+        moved = self - other
+        found = {}
+        for name, part in self.layout.trained_parts.items():
+            runs = [moved.flat[dtype][start : start + n] for dtype, start, _, n in self.layout.runs(part)]
+            found[name] = float(torch.stack([norm.float() for norm in torch._foreach_norm(runs)]).norm())
+        return found
 
     def norm(self) -> float:
         return sum(float(f.float().norm()) ** 2 for d, f in self.flat.items() if d.is_floating_point) ** 0.5
