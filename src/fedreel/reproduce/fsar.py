@@ -126,7 +126,7 @@ def _derive(parts: tuple[str, ...], run: Path) -> Metrics:
 
 SCALES = {
     "smoke": Scale("fsar", (0,), {"round.rounds": 2}),
-    "small": Scale("fsar", (0, 1, 2), given={"round.rounds": 20, "round.evaluate_every": 4}),  # an hour on 2 cores
+    "small": Scale("fsar", (0, 1, 2), given={"round.rounds": 10, "round.evaluate_every": 2}),  # an hour on 2 cores
     # the paper's quarter width; lr and batch size: chosen on subjects held out of the training parts of five sets
     "medium": Scale(
         "fsar", (0, 1, 2), {"round.rounds": 100, "task.width": 16, "task.features": 128, "task.length": 50}
