@@ -218,7 +218,7 @@ def list_(what: Annotated[str, typer.Argument(help="recipes, methods, tasks, eng
 def reproduce(
     system: Annotated[str, typer.Argument(help="A system.")],
     table: Annotated[str, typer.Argument(help="A table or figure of it.")],
-    scale: Annotated[str, typer.Option(help="smoke, small, paper (fsar: medium too).")] = "smoke",
+    scale: Annotated[str, typer.Option(help="smoke, small, paper; medium where a system has it.")] = "smoke",
     data: Annotated[Path | None, typer.Option(help="Data folder or file; the playground if not given.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder [runs/reproduce/SYSTEM-TABLE-SCALE].")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",

@@ -9,8 +9,9 @@ import pytest
 from films import film, numbered, read_number
 
 from fedreel.apply import frames as frames_module
-from fedreel.apply.excerpts import EXCERPTS, excerpt_frames, excerpts
+from fedreel.apply.excerpts import excerpts
 from fedreel.apply.frames import Timeline
+from fedreel.data.excerpts import EXCERPTS, excerpt_frames
 from fedreel.data.lists import find
 from fedreel.data.shards import build
 from fedreel.data.video import read, write

@@ -6,7 +6,6 @@ import base64
 import re
 import shutil
 import subprocess
-from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
 from urllib.parse import unquote
@@ -15,6 +14,7 @@ import av
 import numpy as np
 import pytest
 from films import film
+from pages import Read
 
 from embedded import make_films, train
 from fedreel.apply.gallery import draw_page, pictures
@@ -30,33 +30,6 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def films(tmp_path: Path) -> Path:
     return make_films(tmp_path / "films")
-
-
-class Read(HTMLParser):
-    """Elements with their attributes, and texts; complains about elements that are not closed in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in ("meta", "br", "img"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-    def all(self, tag: str, name: str) -> list[str]:
-        return [attributes[name] or "" for kind, attributes in self.elements if kind == tag and name in attributes]
 
 
 def drawn(films: Path, run: Path, page: Path, **options: object) -> tuple[Similar, str]:
@@ -76,13 +49,14 @@ def test_every_hit_has_a_player_a_strip_and_its_numbers(trained: Path, films: Pa
     made, text = drawn(films, trained, tmp_path / "pages" / "p.html", top=3)
     found = Read(text)
     expected = [films / "clip0.mp4", *(films / hit.path for hit in made.hits)]
-    players = found.all("video", "src")
+    players = found.values("video", "src")
     assert [(tmp_path / "pages" / unquote(src)).resolve() for src in players] == expected
     assert not any(src.startswith(("/", "file:", "http")) for src in players)
-    assert len(found.all("video", "controls")) == len(found.all("video", "poster")) == len(found.all("img", "src")) == 4
+    assert len(found.values("video", "controls")) == len(found.values("video", "poster")) == 4
+    assert len(found.values("img", "src")) == 4
     for hit in made.hits:
-        assert f"similarity {hit.similarity:.3f}" in found.texts
-        assert found.texts.count(hit.path) == 2 + (hit.rank == 1)  # a card, a row of the table; the best in the head
+        assert f"similarity {hit.similarity:.3f}" in found.said
+        assert found.said.count(hit.path) == 2 + (hit.rank == 1)  # a card, a row of the table; the best in the head
 
 
 def test_a_strip_shows_three_frames_in_their_order(trained: Path, films: Path, tmp_path: Path) -> None:
@@ -90,10 +64,10 @@ def test_a_strip_shows_three_frames_in_their_order(trained: Path, films: Path, t
     write(films / "steps.mp4", np.repeat(np.uint8(levels), 16 * 24 * 3).reshape(-1, 16, 24, 3), 8)
     made, text = drawn(films, trained, tmp_path / "p.html", top=9)
     at = 1 + [hit.path for hit in made.hits].index("steps.mp4")
-    strip = shown(Read(text).all("img", "src")[at]).mean(axis=(0, 2))
+    strip = shown(Read(text).values("img", "src")[at]).mean(axis=(0, 2))
     parts = strip.reshape(3, -1).mean(axis=1)
     np.testing.assert_allclose(parts, [20, 120, 220], atol=6)
-    poster = shown(Read(text).all("video", "poster")[at])
+    poster = shown(Read(text).values("video", "poster")[at])
     assert poster.mean() == pytest.approx(120, abs=6)
     assert poster.shape[1] / poster.shape[0] == pytest.approx(24 / 16, rel=0.05)
 
@@ -110,7 +84,7 @@ def test_pictures_keep_the_proportions_and_fit_any_video(tmp_path: Path) -> None
 
 def test_the_page_asks_nothing_of_any_network(trained: Path, films: Path, tmp_path: Path) -> None:
     _, text = drawn(films, trained, tmp_path / "p.html")
-    (policy,) = (p for p in Read(text).all("meta", "content") if "default-src" in p)
+    (policy,) = (p for p in Read(text).values("meta", "content") if "default-src" in p)
     assert policy.startswith("default-src 'none';")
     assert {part.strip() for part in policy.split(";")} >= {"img-src data:", "media-src 'self' file:"}
     assert not re.search(r"https?:|[\"'(]//\w|@import|url\(|<link|<iframe", text)
@@ -128,12 +102,12 @@ def test_names_cannot_change_the_page(trained: Path, films: Path, tmp_path: Path
     text = (tmp_path / "p.html").read_text()
     found = Read(text)
     hostile = next(hit for hit in made.hits if "script" in hit.path)
-    assert {hostile.path, hostile.label, hostile.owner} <= {*found.texts}
+    assert {hostile.path, hostile.label, hostile.owner} <= {*found.said}
     assert (hostile.owner, hostile.label) == ("<b>own&er's", 'x" onerror="alert(1)')
-    assert made.skipped[0].path in found.texts
-    assert found.all("video", "onerror") == found.all("img", "onerror") == []
+    assert made.skipped[0].path in found.said
+    assert found.values("video", "onerror") == found.values("img", "onerror") == []
     assert "<script>alert" not in text
-    link = next(src for src in found.all("video", "src") if "script" in src)
+    link = next(src for src in found.values("video", "src") if "script" in src)
     assert (tmp_path / unquote(link)).is_file()
     assert not {*'<>"#?'} & {*link}
 
@@ -142,14 +116,14 @@ def test_a_video_that_vanished_meanwhile_has_no_pictures(trained: Path, films: P
     made = search(films / "clip0.mp4", films, trained)
     (films / made.hits[0].path).unlink()
     found = Read(draw_page(made, tmp_path))
-    assert len(found.all("video", "src")) == 5
-    assert len(found.all("video", "poster")) == len(found.all("img", "src")) == 4
+    assert len(found.values("video", "src")) == 5
+    assert len(found.values("video", "poster")) == len(found.values("img", "src")) == 4
 
 
 def test_skipped_files_and_notes_are_on_the_page(trained: Path, films: Path, tmp_path: Path) -> None:
     (films / "bad.mp4").write_text("dear diary")
     made, text = drawn(films, trained, tmp_path / "p.html")
-    assert {made.skipped[0].path, made.skipped[0].reason, *made.notes} <= {*Read(text).texts}
+    assert {made.skipped[0].path, made.skipped[0].reason, *made.notes} <= {*Read(text).said}
 
 
 @pytest.mark.slow

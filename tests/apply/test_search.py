@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from embedded import make_films, moving, other_task, shifted, train
 from fedreel.apply import embed, index
 from fedreel.apply.embed import Embedder
-from fedreel.apply.excerpts import EXCERPTS
 from fedreel.apply.index import Index
 from fedreel.apply.search import search
 from fedreel.core.run import load
+from fedreel.data.excerpts import EXCERPTS
 from fedreel.data.video import read, write
 from fedreel.errors import DataError, RecipeError, RunError
 from tiny import cli

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from html.parser import HTMLParser
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
 import torch
+from pages import Read
 
 from fedreel.apply.recognize import recognize
 from fedreel.apply.skeleton_gif import COLOURS, PAPER
@@ -81,33 +81,6 @@ def test_a_long_recording_is_shown_in_few_frames_and_its_own_time() -> None:
 
 
 # files
-
-
-class Read(HTMLParser):
-    """Elements with their attributes, and texts; complains about elements that are not closed in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: dict[str, list[str]] = {}
-        self.open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in ("meta", "br", "img"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.setdefault(self.open[-1] if self.open else "", []).append(data)
-
-    def all(self, tag: str, **wanted: str) -> list[dict[str, str | None]]:
-        return [a for t, a in self.elements if t == tag and all(a.get(k) == v for k, v in wanted.items())]
 
 
 def test_the_page_names_the_action_and_the_likeliest_others(federated: Path, tmp_path: Path) -> None:

@@ -12,16 +12,16 @@ from typing import cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..config import TrainConfig
 from ..core.capture import Recorder
 from ..core.optim import make_optimizer
-from ..core.task import Embeds, Examples, Outputs, Population, Task, Tensors
+from ..core.task import Embeds, Examples, Lesson, Outputs, Tensors
 from ..core.training import check_finite, fit, learning_rate
 from ..data.shards import Shards
 from ..models.classifier import Classifier
 from ..models.r3d import R3D
-from ..tasks.classification import Classification
 from ..tasks.views import Views
 from .retrieval import LabelledSet, clip_features, ten_clips
 
@@ -116,7 +116,7 @@ def top1(classifier: Classifier, task: Embeds, labelled: LabelledSet, stride: in
     return _share_right(torch.cat(found), torch.from_numpy(labelled.labels[labelled.test]).to(device))
 
 
-def _train(model: nn.Module, task: Task, examples: Examples, config: TrainConfig, seed: int) -> None:
+def _train(model: nn.Module, task: Lesson, examples: Examples, config: TrainConfig, seed: int) -> None:
     """All epochs, those with the same rate in one go; the optimizer's state goes on from one rate to the next."""
     optimizer = make_optimizer(model.parameters(), config)
     generator = torch.Generator().manual_seed(seed)
@@ -130,27 +130,26 @@ def _train(model: nn.Module, task: Task, examples: Examples, config: TrainConfig
         check_finite(loss, "downstream")
 
 
-class _Downstream(Classification):
-    """Trained here, outside of any federation."""
+class _Labelled:
+    """Batches whose second part is the labels."""
 
-    def model(self) -> nn.Module:
-        raise NotImplementedError("the model is made of a pretrained one")
+    def augment(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return batch
 
-    def population(self, data: object, seed: int) -> Population:
-        raise NotImplementedError("there are no clients")
+    def loss(self, outputs: Outputs, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(outputs.logits, batch[1])
 
 
-@dataclass(frozen=True)
-class _Probed(_Downstream):
-    """Batches are vectors and labels."""
+class _Probed(_Labelled):
+    """The first part is vectors."""
 
     def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
         return Outputs(batch[0], model(batch[0]))
 
 
 @dataclass(frozen=True)
-class _Tuned(_Downstream):
-    """Batches are clips as they are stored, and labels."""
+class _Tuned(_Labelled):
+    """The first part is clips as they are stored."""
 
     base: Embeds
     views: Views

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..apply.excerpts import excerpt_frames
 from ..core.task import Embeds
+from ..data.excerpts import excerpt_frames
 from ..data.shards import Shards
 from ..errors import DataError
 from .neighbours import recall_at

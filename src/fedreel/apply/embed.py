@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from ..core.device import pick_device
+from ..data.excerpts import EXCERPTS
 from ..data.feature_networks import fingerprint, load_embedding
 from ..errors import RecipeError, RunError, nearest
-from .excerpts import EXCERPTS, Excerpts, excerpts
+from .excerpts import Excerpts, excerpts
 
 Pooling = Literal["mean", "grid"]
 POOLINGS: tuple[Pooling, ...] = ("mean", "grid")

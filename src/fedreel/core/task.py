@@ -115,6 +115,16 @@ class Outputs:
     logits: Tensor
 
 
+class Lesson(Protocol):
+    """What training itself needs of a task: how a batch is seen, what the model makes of it, how wrong that is."""
+
+    def augment(self, batch: Batch) -> Batch: ...
+
+    def forward(self, model: nn.Module, batch: Batch) -> Outputs: ...
+
+    def loss(self, outputs: Outputs, batch: Batch) -> Tensor: ...
+
+
 class Task(ABC):
     """Subclasses are frozen dataclasses; their fields are the recipe's [task] section."""
 

@@ -17,7 +17,7 @@ from ..config import TrainConfig
 from ..errors import FedreelError
 from .capture import Recorder, Replayed
 from .optim import Optimizer
-from .task import Batch, Examples, Outputs, Task, Temporal, batch_length
+from .task import Batch, Examples, Lesson, Outputs, Task, Temporal, batch_length
 from .weights import Weights
 
 
@@ -39,7 +39,7 @@ class OutOfTime(Exception):
 
 def fit(
     model: nn.Module,
-    task: Task,
+    task: Lesson,
     examples: Examples,
     optimizer: Optimizer,
     config: TrainConfig,

@@ -13,9 +13,10 @@ from fedreel.report.markup import Html, el
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def document(title: str, *body: object, version: str = "", images: bool = False) -> str:
-    """A complete HTML document; with `images` it may show pictures that it holds itself."""
-    policy = f"{POLICY}; img-src data:" if images else POLICY
+def document(title: str, *body: object, version: str = "", images: bool = False, videos: bool = False) -> str:
+    """A complete HTML document; with `images` it may show pictures that it holds itself, with `videos` play files."""
+    allowed = {"img-src data:": images, "media-src 'self' file:": videos}
+    policy = "; ".join([POLICY, *(what for what, wanted in allowed.items() if wanted)])
     package = files("fedreel.report")
     style = Html(package.joinpath("page.css").read_text("utf-8"))
     script = Html(package.joinpath("page.js").read_text("utf-8"))
