@@ -224,14 +224,28 @@ def reproduce(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     jobs: Annotated[int, typer.Option(help="Cells run at once, each in a process of its own.")] = 1,
     rows: Annotated[str, typer.Option(help="Only rows with this text in their name or setting; 'A & B': both.")] = "",
+    seeds: Annotated[int | None, typer.Option(min=1, help="So many seeds [the scale's].")] = None,
+    set: Settings = None,
 ) -> None:
     """Run a table's sweep and print it beside the paper's numbers. Finished cells are not run again."""
+    from .config import read_setting
     from .reproduce import reproduce as start
     from .reproduce.show import columns_and_rows
 
     folder = out or Path("runs") / "reproduce" / f"{system}-{table}-{scale}"
     try:
-        result = start(system, table, scale=scale, data=data, out=folder, device=device, jobs=jobs, rows=rows)
+        result = start(
+            system,
+            table,
+            scale=scale,
+            data=data,
+            out=folder,
+            device=device,
+            jobs=jobs,
+            rows=rows,
+            seeds=seeds,
+            set=dict(map(read_setting, set or [])),
+        )
     except KeyboardInterrupt:
         typer.echo("\nInterrupted. Finished cells are kept: run the same command again to go on.", err=True)
         raise typer.Exit(130) from None

@@ -32,7 +32,7 @@ class TrainConfig:
     weight_decay: float = 0.0
     clip_norm: float = 0.0  # 0 = no clipping
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast on a GPU
-    cuda_graph: bool = True  # on a GPU, record the step of SGD once a job and replay it
+    cuda_graph: bool = True  # on a GPU, record the training step and replay it
     keep_optimizer: bool = False  # keep the optimizer's state at the client between rounds
     schedule: Literal["constant", "cosine", "step"] = "constant"  # by rounds
     milestones: tuple[int, ...] = ()
@@ -119,7 +119,7 @@ def load_recipe(source: str | Path, overrides: typing.Sequence[str] | typing.Map
             where="recipes that come with fedreel",
             hint=nearest(str(source), recipe_names()) + " A file must end in .toml",
         )
-    pairs = list(overrides.items() if isinstance(overrides, typing.Mapping) else map(_setting, overrides))
+    pairs = list(overrides.items() if isinstance(overrides, typing.Mapping) else map(read_setting, overrides))
     for key, value in sorted(pairs, key=lambda pair: pair[0] not in _CHOICES):  # choices first, then their settings
         _override(table, key, os.fspath(value) if isinstance(value, os.PathLike) else value)
     return make_recipe(table, str(source))
@@ -233,7 +233,7 @@ def _words(hint: Any) -> str:
     return str(hint) if typing.get_origin(hint) else getattr(hint, "__name__", str(hint))
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def read_setting(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise RecipeError(f"cannot read the setting '{text}'", expected="section.key=value", where="--set")

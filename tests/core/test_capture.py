@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedreel.core.capture import WORTH, Recorder, Replayed
+from fedreel.core.capture import MOST, WORTH, Recorder, Recording, Replayed
 from fedreel.core.run import load
 from moves import make_sets, train
 
@@ -30,25 +30,27 @@ class FakeRecorder(Recorder):
         self.works = works
         self.made: list[FakeGraph] = []
 
-    def record(self, step: Any, inputs: Any) -> Any:
+    def record(self, step: Any, batch: Any) -> Recording | None:
         if not self.works:
             return None
-        self.made.append(FakeGraph(step, inputs))
-        return self.made[-1], self.made[-1].result
+        graph = FakeGraph(step, tuple(t.clone() for t in batch))
+        self.made.append(graph)
+        return Recording(graph, graph.inputs, graph.result, step)  # type: ignore[arg-type]
 
 
-def sums(batches: list[torch.Tensor], recorder: FakeRecorder) -> tuple[list[float], int]:
+def sums(
+    batches: list[torch.Tensor], recorder: FakeRecorder, of: tuple[object, ...] | None = None
+) -> tuple[list[float], int]:
     """What a step that adds its batch up gives, and how often it was called directly."""
-    calls = 0
+    before = sum(g.replays for g in recorder.made)
 
     def step(batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        nonlocal calls
-        calls += 1
         return batch[0].sum()
 
-    replayed = Replayed(step, len(batches), recorder)
+    replayed = Replayed(step, len(batches), recorder, of)
     found = [float(replayed((b,))) for b in batches]
-    return found, calls - sum(g.replays for g in recorder.made)
+    replays = sum(g.replays for g in recorder.made) - before
+    return found, len(batches) - replays
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -75,16 +77,54 @@ def test_few_batches_are_not_worth_a_recording() -> None:
     assert recorder.made == []
 
 
+def test_a_step_that_stays_the_same_is_recorded_once_for_all_jobs() -> None:
+    recorder, of = FakeRecorder(), (object(),)
+    jobs = [sums([torch.full((4,), float(i))] * (WORTH + 2), recorder, of) for i in range(3)]
+    assert [found for found, _ in jobs] == [[4.0 * i] * (WORTH + 2) for i in range(3)]
+    assert [direct for _, direct in jobs] == [1, 0, 0]
+    assert len(recorder.made) == 1
+
+
+def test_a_form_that_is_rare_in_a_job_but_comes_in_many_is_recorded_too() -> None:
+    recorder, of = FakeRecorder(), (object(),)
+    jobs = [sums([torch.full((4,), float(i))], recorder, of) for i in range(WORTH + 2)]
+    assert [found for found, _ in jobs] == [[4.0 * i] for i in range(WORTH + 2)]
+    assert [direct for _, direct in jobs] == [1] * WORTH + [0, 0]
+
+
+def test_steps_on_other_objects_and_batches_of_other_types_have_recordings_of_their_own() -> None:
+    recorder, objects = FakeRecorder(), [object(), object()]
+    for one in objects:
+        for dtype in (torch.float32, torch.int64):
+            found, direct = sums([torch.ones(4, dtype=dtype)] * (WORTH + 1), recorder, (one,))
+            assert (found, direct) == ([4.0] * (WORTH + 1), 1)
+    assert len(recorder.made) == 4
+
+
+def test_no_more_recordings_are_kept_than_fit() -> None:
+    recorder, of = FakeRecorder(), (object(),)
+    for size in range(1, MOST + 3):
+        sums([torch.ones(size)] * (WORTH + 1), recorder, of)
+    assert len(recorder.kept) == MOST
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fsar"])
-def test_on_a_gpu_a_replayed_run_ends_with_the_same_weights(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [
+        ("fedavg", {"momentum": 0.9, "lr": 0.05, "schedule": "cosine"}),
+        ("fedavg", {"momentum": 0.9, "lr": 0.05, "keep_optimizer": True}),
+        ("fedavg", {"optimizer": "adam", "lr": 0.01, "schedule": "cosine"}),
+        ("fedavg", {"optimizer": "adamw", "lr": 0.01, "keep_optimizer": True}),
+        ("fedprox", {"momentum": 0.9, "lr": 0.05}),
+        ("fsar", {"momentum": 0.9, "lr": 0.05}),
+    ],
+)
+def test_on_a_gpu_a_replayed_run_ends_with_the_same_weights(tmp_path: Path, method: str, how: dict[str, Any]) -> None:
     sets = make_sets(tmp_path)
     ends = []
     for graph in (True, False):
-        settings: dict[str, Any] = {
-            "device": "cuda",
-            "train": {"batch_size": 1, "epochs": 3, "lr": 0.05, "momentum": 0.9},
-        }
+        settings: dict[str, Any] = {"device": "cuda", "train": {"batch_size": 1, "epochs": 3, **how}}
         settings["train"]["cuda_graph"] = graph
         out = train(tmp_path / f"{graph}", sets, method, settings=settings, augmentation="shear-crop")
         ends.append(load(out).model.state_dict())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,29 +14,52 @@ from torch import Tensor
 from .task import Batch
 
 WORTH = 6  # further batches of one form from which recording pays: it costs about as much as two steps in Python
+MOST = 32  # recordings kept
 _log = logging.getLogger(__name__)
 
 Step = Callable[[Batch], Tensor]
+Form = tuple[tuple[torch.Size, torch.dtype], ...]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A graph with the places of its inputs and of its result, and the step it was made of: that keeps alive what the
+    graph reads and writes."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: tuple[Tensor, ...]
+    result: Tensor
+    step: Step
+
+    def replay(self, batch: Batch) -> Tensor:
+        for mine, given in zip(self.inputs, batch):
+            mine.copy_(given)
+        self.graph.replay()
+        return self.result
 
 
 class Recorder:
-    """Records graphs, one after the other, in the same memory: each makes the one before it useless. The allocator
-    keeps memory apart by stream, so all are recorded on one stream too. After a failure it records no more."""
+    """Records graphs, all in the same memory and on one stream (the allocator keeps memory apart by stream), so the
+    result of a replay is gone with the next one. Recordings of steps that are the same for all clients and rounds are
+    kept; of others the latest only. After a failure it records no more."""
 
     def __init__(self) -> None:
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
         self._latest: torch.cuda.CUDAGraph | None = None  # keeps the memory until the next graph has it
         self._works = True
+        self.kept: dict[tuple, Recording] = {}
+        self.seen: Counter[tuple] = Counter()
 
-    def record(self, step: Step, inputs: Batch) -> tuple[torch.cuda.CUDAGraph, Tensor] | None:
-        """The graph of `step(inputs)` and the place of its result; None, and a line in the log, if that cannot be."""
+    def record(self, step: Step, batch: Batch) -> Recording | None:
+        """The recording of `step(batch)`; None, and a line in the log, if that cannot be."""
         if not self._works:
             return None
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         self._stream = self._stream or torch.cuda.Stream()
         graph, random = torch.cuda.CUDAGraph(), torch.cuda.default_generators[torch.cuda.current_device()]
         before = random.clone_state()
+        inputs = tuple(t.clone() for t in batch)
         self._stream.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(self._stream):
@@ -50,43 +75,47 @@ class Recorder:
             return None
         torch.cuda.current_stream().wait_stream(self._stream)
         self._latest = graph
-        return graph, result
+        return Recording(graph, inputs, result, step)
 
 
 class Replayed:
-    """Makes the first step in Python, then replays a recording of it for batches of the same form. Small networks are
-    bound by Python and kernel launches, of which a replay has none. The recording reads and writes the very tensors
-    that the step does (weights, momenta, running statistics), so the two may alternate."""
+    """Makes the first steps in Python, then replays a recording for batches of the same form. Small networks are bound
+    by Python and kernel launches, of which a replay has none. The recording reads and writes the very tensors that the
+    step does (weights, momenta, running statistics), so the two may alternate.
 
-    def __init__(self, step: Step, batches: int, recorder: Recorder) -> None:
+    `of` names the objects that the step works on, if it is the same whenever these are: it is recorded for good."""
+
+    def __init__(self, step: Step, batches: int, recorder: Recorder, of: tuple[object, ...] | None = None) -> None:
         """`batches` is how many are expected."""
         self.step, self.left, self.recorder = step, batches, recorder
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._inputs: tuple[Tensor, ...] = ()
-        self._result = torch.zeros(())
-        self._warm = False
+        self._lasting = None if of is None else tuple(map(id, of))
+        self._own: dict[tuple, Recording] = {}
+        self._tried = False
 
     def __call__(self, batch: Batch) -> Tensor:
         self.left -= 1
-        if self._graph is not None and _form(batch) == _form(self._inputs):
-            for mine, given in zip(self._inputs, batch):
-                mine.copy_(given)
-            self._graph.replay()
-            return self._result
-        result = self.step(batch)
-        if self._graph is None and self.left >= WORTH and not self._warm:
-            self._warm = True  # the step just made has set up whatever is made on first use; try once
-            self._record(batch)
+        if not isinstance(batch, tuple) or not all(isinstance(t, Tensor) for t in batch):
+            return self.step(batch)
+        key = (self._lasting, _form(batch))
+        known = self._own if self._lasting is None else self.recorder.kept
+        if key in known:
+            return known[key].replay(batch)
+        result = self.step(batch)  # sets up whatever is made on first use
+        if self._worth(key):
+            recording = self.recorder.record(self.step, batch)
+            if recording is not None:
+                known[key] = recording
         return result
 
-    def _record(self, batch: Batch) -> None:
-        if not isinstance(batch, tuple) or not all(isinstance(t, Tensor) for t in batch):
-            return
-        inputs = tuple(t.clone() for t in batch)
-        found = self.recorder.record(self.step, inputs)
-        if found is not None:
-            (self._graph, self._result), self._inputs = found, inputs
+    def _worth(self, key: tuple) -> bool:
+        """Whether to record now: once a job, or for good where this form is common."""
+        if self._lasting is None:
+            due, self._tried = self.left >= WORTH and not self._tried, True
+            return due
+        self.recorder.seen[key] += 1
+        common = self.left >= WORTH or self.recorder.seen[key] >= WORTH
+        return common and len(self.recorder.kept) < MOST
 
 
-def _form(batch: Batch) -> list[torch.Size]:
-    return [t.shape for t in batch]
+def _form(batch: tuple[Tensor, ...]) -> Form:
+    return tuple((t.shape, t.dtype) for t in batch)

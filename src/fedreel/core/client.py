@@ -148,8 +148,7 @@ class Worker:
         self.door = Door(self.travelling, policy, ledger)
         self.optimizer = make_optimizer(self.model.parameters(), config)
         self.generator = torch.Generator()
-        replays = device.type == "cuda" and config.cuda_graph and config.optimizer == "sgd"  # Adam counts on the host
-        self.recorder = Recorder() if replays else None
+        self.recorder = Recorder() if device.type == "cuda" and config.cuda_graph else None
         self.started = 0.0
         self._declared = {**method.sends, **task.sends}
         check_kinds(self._declared, "the method or task")

@@ -38,7 +38,8 @@ def make_optimizer(params: Iterable[nn.Parameter], config: TrainConfig) -> Optim
 
 
 class SGD:
-    """torch.optim.SGD's arithmetic, to the bit, over lists of tensors."""
+    """torch.optim.SGD's arithmetic, to the bit on a CPU, over lists of tensors. All it keeps stays at one place in
+    memory, the rate too on a GPU, so that a recorded step serves all clients and rounds."""
 
     def __init__(self, params: list[nn.Parameter], config: TrainConfig) -> None:
         self.params = params
@@ -47,13 +48,19 @@ class SGD:
         self._momentum, self._nesterov, self._decay = config.momentum, config.nesterov, config.weight_decay
         self._buffers: list[Tensor] = []
         self._lr = config.lr
+        self._rate = torch.full((), config.lr, device=params[0].device) if _on_gpu(params) else None
 
     def reset(self, lr: float) -> None:
         self._lr = lr
-        self._buffers = []
+        if self._rate is not None:
+            self._rate.fill_(lr)
+        if self._buffers:
+            torch._foreach_zero_(self._buffers)
 
     def step(self, grads: Sequence[Tensor | None]) -> None:
         move: Any = [g if g is not None else torch.zeros_like(p) for p, g in zip(self._data, grads)]
+        if self._rate is not None:
+            move = [g.contiguous() for g in move]  # laid out as parameters are, all can be added in a few kernels
         if self._decay:
             decayed = [self._data[i] for i in self._decayed]
             for i, g in zip(
@@ -61,23 +68,28 @@ class SGD:
             ):
                 move[i] = g
         if self._momentum:
-            if self._buffers:
-                torch._foreach_mul_(self._buffers, self._momentum)
-                torch._foreach_add_(self._buffers, move)
-            else:
-                self._buffers = [g.clone() for g in move]
+            if not self._buffers:
+                self._buffers = [torch.zeros_like(p) for p in self._data]
+            torch._foreach_mul_(self._buffers, self._momentum)
+            torch._foreach_add_(self._buffers, move)
             move = torch._foreach_add(move, self._buffers, alpha=self._momentum) if self._nesterov else self._buffers
-        torch._foreach_add_(self._data, move, alpha=-self._lr)
+        if self._rate is None:
+            torch._foreach_add_(self._data, move, alpha=-self._lr)
+        else:
+            torch._foreach_sub_(self._data, torch._foreach_mul(move, self._rate))
 
     def state(self) -> dict[str, Tensor]:
         return {str(i): b for i, b in enumerate(self._buffers)}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        self._buffers = [state[str(i)].to(p.device).clone() for i, p in enumerate(self.params) if str(i) in state]
+        if state and not self._buffers:
+            self._buffers = [torch.zeros_like(p) for p in self._data]
+        for i, buffer in enumerate(self._buffers):
+            buffer.copy_(state[str(i)]) if str(i) in state else buffer.zero_()
 
 
 class Torch:
-    """Adam and AdamW as torch has them."""
+    """Adam and AdamW as torch has them; likewise at one place in memory."""
 
     def __init__(self, params: list[nn.Parameter], config: TrainConfig) -> None:
         self.params = params
@@ -86,17 +98,25 @@ class Torch:
         groups: list[dict] = (
             [{"params": plain}, {"params": spared, "weight_decay": 0.0}] if spared else [{"params": plain}]
         )
-        kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
-        self._inner: torch.optim.Optimizer = kind(groups, config.lr, weight_decay=config.weight_decay)
+        kind: Any = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
+        gpu = _on_gpu(params)
+        rate = torch.full((), config.lr, device=params[0].device) if gpu else config.lr
+        more = {"capturable": True, "fused": True} if gpu else {}
+        self._inner: torch.optim.Optimizer = kind(groups, rate, weight_decay=config.weight_decay, **more)
 
     def reset(self, lr: float) -> None:
-        self._inner.state.clear()
+        for slot in self._inner.state.values():
+            for value in slot.values():
+                value.zero_()
         for group in self._inner.param_groups:
-            group["lr"] = lr
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
 
     def step(self, grads: Sequence[Tensor | None]) -> None:
         for p, g in zip(self.params, grads):
-            p.grad = g
+            p.grad = g if g is None else g.contiguous()  # torch's fused step asks for it
         self._inner.step()
 
     def state(self) -> dict[str, Tensor]:
@@ -106,7 +126,17 @@ class Torch:
     def restore(self, state: dict[str, Tensor]) -> None:
         slots: dict[int, dict[str, Tensor]] = {}
         for name, value in state.items():
-            i, _, key = name.partition("/")
-            slots.setdefault(int(i), {})[key] = value.clone()
-        groups = self._inner.state_dict()["param_groups"]
-        self._inner.load_state_dict({"state": slots, "param_groups": groups})
+            number, _, key = name.partition("/")
+            slots.setdefault(int(number), {})[key] = value
+        everywhere = [p for group in self._inner.param_groups for p in group["params"]]
+        for i, p in enumerate(everywhere):
+            held: dict[str, Tensor] = self._inner.state[p]
+            for key, value in slots.get(i, {}).items():
+                if key in held:
+                    held[key].copy_(value)
+                else:  # torch counts steps on the host if nothing is recorded
+                    held[key] = value.to("cpu" if key == "step" and not p.is_cuda else p.device).clone()
+
+
+def _on_gpu(params: Sequence[nn.Parameter]) -> bool:
+    return bool(params) and params[0].is_cuda

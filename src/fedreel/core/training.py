@@ -73,7 +73,8 @@ def fit(
 
     make = step
     if recorder is not None:
-        make = Replayed(step, epochs * (len(examples) // config.batch_size), recorder)
+        same = None if terms else (model, task, optimizer, config)  # terms hold what belongs to one job
+        make = Replayed(step, epochs * (len(examples) // config.batch_size), recorder, same)
     total: Tensor | float = 0.0
     seen = 0
     for _ in range(epochs):

@@ -36,13 +36,17 @@ def reproduce(
     device: str = "auto",
     jobs: int = 1,
     rows: str = "",
+    seeds: int | None = None,
+    set: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run every cell (row x seed) that is not finished yet, `jobs` at a time, and write table.json and table.html after
-    each. `rows` takes only rows with this text (`A & B`: both texts) in their name or setting."""
+    each. `rows` takes only rows with this text (`A & B`: both texts) in their name or setting; `seeds` so many seeds
+    instead of the scale's; `set` goes over the settings of all rows."""
     spec = find_table(system, table)
     if scale not in spec.scales:
         raise RecipeError(f"'{system} {table}' has no scale '{scale}'", hint=nearest(scale, spec.scales))
     size = spec.scales[scale]
+    size = replace(size, seeds=size.seeds if seeds is None else tuple(range(seeds)), over=set or {})
     out.mkdir(parents=True, exist_ok=True)
     wanted = tuple(row for row in spec.rows_for(data) if row.has(rows))
     if not wanted:
@@ -103,8 +107,8 @@ def _run_cell(cell: Cell) -> None:
     settings = {**spec.settings, **size.settings}
     if data is not None:
         settings |= {"data.source": str(data.resolve()), **(spec.adapt(data) if spec.adapt else {}), **size.given}
-    settings |= {**row.settings, **dict.fromkeys(spec.follow, seed)}
-    folder = _cell_folder(out, row, seed)
+    settings |= {**row.settings, **dict.fromkeys(spec.follow, seed), **size.over}
+    folder = _cell_folder(out, size, row, seed)
     if row.compute is not None:
         _compute(row.compute, load_recipe(size.recipe, {**settings, "seed": seed}), folder)
         return
@@ -117,11 +121,11 @@ def _run_cell(cell: Cell) -> None:
 def _collect(
     spec: Table, wanted: Sequence[Row], size: Scale, system: str, table: str, scale: str, out: Path
 ) -> dict[str, Any]:
-    found = {id(row): [_metrics(_cell_folder(out, row, seed)) for seed in size.seeds] for row in wanted}
+    found = {id(row): [_metrics(_cell_folder(out, size, row, seed)) for seed in size.seeds] for row in wanted}
     if spec.relate is not None:
         for i, seed in enumerate(size.seeds):
             done = [row for row in wanted if found[id(row)][i]]
-            more = spec.relate([(row, _cell_folder(out, row, seed)) for row in done]) if done else []
+            more = spec.relate([(row, _cell_folder(out, size, row, seed)) for row in done]) if done else []
             for row, added in zip(done, more):
                 found[id(row)][i] |= added
     names = _names(spec.metrics, [cell for row in found.values() for cell in row])
@@ -134,7 +138,8 @@ def _collect(
             rows.append({"method": row.name, "setting": row.setting, "metrics": metrics, "paper": dict(row.paper)})
     example = load_recipe(size.recipe)
     notes = [*spec.notes, *claims_held(spec.claims, rows)]
-    notes.append(f"recipe {size.recipe}, seeds {', '.join(map(str, size.seeds))}, task {example.task['name']}")
+    changed = "".join(f", {key}={value}" for key, value in size.over.items())
+    notes.append(f"recipe {size.recipe}{changed}, seeds {', '.join(map(str, size.seeds))}, task {example.task['name']}")
     return {"system": system, "table": table, "scale": scale, "rows": rows, "notes": notes}
 
 
@@ -205,8 +210,9 @@ def _unique(settings: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [s for i, s in enumerate(settings) if s not in settings[:i]]
 
 
-def _cell_folder(out: Path, row: Row, seed: int) -> Path:
+def _cell_folder(out: Path, size: Scale, row: Row, seed: int) -> Path:
     """Named after what is run, so that a changed row is run anew beside the old."""
-    mark = hashlib.sha256(json.dumps([row.name, row.settings], sort_keys=True, default=list).encode()).hexdigest()[:8]
+    what = [row.name, row.settings, *([size.over] if size.over else [])]
+    mark = hashlib.sha256(json.dumps(what, sort_keys=True, default=list).encode()).hexdigest()[:8]
     slug = "".join(c if c.isalnum() else "-" for c in row.name.lower())
     return out / "cells" / f"{slug}-{mark}-seed{seed}"

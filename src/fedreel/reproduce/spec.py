@@ -32,12 +32,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Scale:
-    """How large: the recipe it starts from, seeds, settings for all rows, and those for given data only."""
+    """How large: the recipe it starts from, seeds, settings for all rows, and those for given data only; `over` goes
+    over all others, the rows' too: what a user wants changed."""
 
     recipe: str
     seeds: tuple[int, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
+    over: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

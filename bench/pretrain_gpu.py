@@ -1,0 +1,171 @@
+"""Federated pretraining of R3D-18 on a GPU against a plain PyTorch loop of the same steps, input pipeline included.
+
+    python bench/pretrain_gpu.py
+
+Five clients a round, batch 4, one epoch, 16 frames of 112 pixels, the speed pretext. Frames lie on the GPU as bytes of
+128 pixels; windows, crops, flips and colours are made there, in both. fedreel runs its whole product path (run
+directory, ledger, admission, checkpoints). The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedreel.config import Recipe, RoundConfig, TrainConfig
+from fedreel.core.federation import Federation
+from fedreel.core.run import run
+from fedreel.core.task import ClientData, Population
+from fedreel.data.windows import Windows
+from fedreel.methods.fedvssl import FedVSSL
+from fedreel.tasks.pretrain import Pretrain
+
+CLIENTS, BATCH, SIDE, DEVICE = 5, 4, 128, "cuda"
+WARM_UP = 1  # rounds that are not timed
+
+
+class Owners(Population):
+    """Clients whose clips are random bytes."""
+
+    def __init__(self, clips: int, span: int) -> None:
+        torch.manual_seed(0)
+        frames = torch.randint(256, (clips * span, SIDE, SIDE, 3), dtype=torch.uint8, device=DEVICE)
+        starts = torch.arange(clips, device=DEVICE) * span
+        self.windows = Windows(frames, starts, torch.full((clips,), span, device=DEVICE), span)
+        self.clients = tuple(map(str, range(CLIENTS)))
+
+    def data(self, client: str) -> ClientData:
+        none = replace(self.windows, offsets=self.windows.offsets[:0], lengths=self.windows.lengths[:0])
+        return ClientData(self.windows, none, {"frames": 0.0})
+
+
+@dataclass(frozen=True)
+class Random(Pretrain):
+    """The task on such clients."""
+
+    clips: int = 0
+
+    def population(self, data: Any, seed: int) -> Population:
+        return Owners(self.clips, self._asks.span)
+
+
+@dataclass(frozen=True)
+class Timed(FedVSSL):
+    """FedVSSL that notes when its rounds begin, everything before done."""
+
+    ticks: Any = None
+    trace: Any = None
+
+    def run(self, fed: Federation) -> None:
+        rounds = fed.rounds
+
+        def ticking() -> Any:
+            for round in rounds():
+                torch.cuda.synchronize()
+                self.ticks.append(time.perf_counter())
+                if self.trace is not None and round == WARM_UP + 1:
+                    self.trace.start()
+                if self.trace is not None and round == WARM_UP + 2:
+                    self.trace.stop()
+                yield round
+
+        fed.rounds = ticking  # type: ignore[method-assign]
+        super().run(fed)
+
+
+def federated(task: Random, config: TrainConfig, rounds: int, trace: Any = None) -> float:
+    """Seconds a round."""
+    method = Timed(ticks=[], trace=trace)
+    recipe = Recipe(
+        system="bench",
+        device=DEVICE,
+        task={"name": "pretrain"},
+        method={"name": "fedvssl"},
+        train=config,
+        round=RoundConfig(rounds=WARM_UP + rounds + 1, evaluate_every=0),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        run(recipe, Path(folder) / "run", task=task, method=method, quiet=True)
+    return (method.ticks[-1] - method.ticks[WARM_UP]) / rounds
+
+
+def plain(task: Random, config: TrainConfig, rounds: int) -> float:
+    """Seconds a round of a loop as one writes it: fp32, torch's optimizer, a state dict for every client."""
+    population = task.population(None, 0)
+    torch.manual_seed(0)
+    model = task.model().to(DEVICE).train()
+    server = copy.deepcopy(model.state_dict())
+    began = 0.0
+    for round in range(WARM_UP + rounds):
+        if round == WARM_UP:
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+        updates = []
+        for client in population.clients:
+            model.load_state_dict(server)
+            optimizer = torch.optim.SGD(model.parameters(), config.lr, weight_decay=config.weight_decay)
+            generator = torch.Generator().manual_seed(round)
+            for batch in population.data(client).train.batches(BATCH, generator):
+                question = task.augment(batch)
+                loss: Tensor = task.loss(task.forward(model, question), question)
+                optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
+                optimizer.step()
+            updates.append(copy.deepcopy(model.state_dict()))
+        server = {
+            name: sum(u[name] for u in updates) / len(updates) if t.is_floating_point() else t
+            for name, t in server.items()
+        }
+    torch.cuda.synchronize()
+    return (time.perf_counter() - began) / rounds
+
+
+def idle(trace: Any) -> float:
+    """Share of the time between the first and the last kernel in which none was running."""
+    spans = sorted((e.time_range.start, e.time_range.end) for e in trace.events() if e.device_type.name == "CUDA")
+    busy, end = 0.0, spans[0][0]
+    for start, stop in spans:
+        busy += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return 1 - busy / (end - spans[0][0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clips", type=int, default=300, help="of each client")
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    task = Random(width=64, blocks=(2, 2, 2, 2), frames=16, size=112, clips=arguments.clips)
+    config = TrainConfig(batch_size=BATCH, lr=0.01, weight_decay=1e-4, clip_norm=40.0, precision="bf16")
+    count = CLIENTS * arguments.clips
+    rates = {"plain loop, fp32": count / plain(task, config, arguments.rounds)}
+    for name, changed in (
+        ("fedreel, fp32, in Python", replace(config, precision="fp32", cuda_graph=False)),
+        ("fedreel, fp32", replace(config, precision="fp32")),
+        ("fedreel, bf16", config),
+    ):
+        rates[name] = count / federated(task, changed, arguments.rounds)
+    trace = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+    federated(replace(task, clips=100), config, 1, trace)
+    base = rates["plain loop, fp32"]
+    print(f"{'':28}{'clips/s':>10}{'to plain':>10}")
+    for name, rate in rates.items():
+        print(f"{name:28}{rate:10.0f}{rate / base:10.2f}")
+    waiting = idle(trace)
+    print(f"GPU without work in a round of fedreel, bf16: {100 * waiting:.1f} % of the time")
+    found = {"bench": "pretrain_gpu", "faster_than_plain": rates["fedreel, bf16"] / base, "gpu_idle_share": waiting}
+    print(json.dumps({**found, "clips_per_second": rates, "device": torch.cuda.get_device_name()}))
+
+
+if __name__ == "__main__":
+    main()
