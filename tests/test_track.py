@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fedreel.config import Recipe, RoundConfig, TrainConfig
-from fedreel.core.federation import Progress
 from fedreel.core.run import run
+from fedreel.core.server import Progress
 from fedreel.core.track import Tracker, find_trackers
 from fedreel.errors import RecipeError
 from fedreel.methods.fedavg import FedAvg

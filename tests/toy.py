@@ -13,10 +13,24 @@ from torch.nn import functional as F
 from fedreel.config import RoundConfig, TrainConfig
 from fedreel.core.client import Worker
 from fedreel.core.exchange import Ledger, Policy
-from fedreel.core.federation import Federation, Watcher
+from fedreel.core.federation import Federation
 from fedreel.core.method import Method
+from fedreel.core.server import Watcher
 from fedreel.core.state import PrivateStore
-from fedreel.core.task import EVERYONE, ClientData, Examples, Outputs, Population, Task, Temporal, Tensors
+from fedreel.core.study import Study
+from fedreel.core.task import (
+    EVERYONE,
+    ClientData,
+    Examples,
+    Outputs,
+    Population,
+    Studied,
+    Subject,
+    Task,
+    Temporal,
+    Tensors,
+    What,
+)
 from fedreel.core.training import statistics_kept
 from fedreel.engines.local import LocalEngine
 
@@ -71,8 +85,9 @@ class ToyNet(nn.Module):
 
 
 @dataclass(frozen=True)
-class Toy(Task, Temporal):
+class Toy(Task, Temporal, Studied):
     sends: ClassVar = {"frames": "count"}
+    temperature: ClassVar = 0.5
     clients: int = 4
     width: int = 5
 
@@ -101,6 +116,17 @@ class Toy(Task, Temporal):
 
     def categories(self, examples: Examples) -> int:
         return len(torch.unique(examples.tensors[1]))  # type: ignore[attr-defined]
+
+    def subject(self, what: What, examples: Examples, share: float) -> Subject:
+        """The server's own points: the label is whether the first coordinate is the larger one."""
+        points = torch.randn(max(2, int(12 * share)), 2, generator=torch.Generator().manual_seed(7))
+        return Subject(self.model, self, Tensors((points, (points[:, 0] > points[:, 1]).long())))
+
+    def vectors(self, model: nn.Module, samples: Tensor) -> Tensor:
+        return model.backbone(samples)
+
+    def check_views(self) -> None:
+        """Outputs count as projections."""
 
     def streams(self, lower: nn.Module, upper: nn.Module, batch: tuple[Tensor, Tensor], blocks: int) -> list[Outputs]:
         """The backbone counts as the only block."""
@@ -165,7 +191,17 @@ def federate(folder: Path, method: Method, *, wrap: Any = None, **options: Any) 
     engine = wrap(engine) if wrap else engine
     notes = Notes()
     task = own.get("task") or Toy()
-    fed = Federation(engine, method, config, seed, watchers=[notes], public=lambda: task.public(None, 0))
+    fed = Federation(
+        engine,
+        method,
+        config,
+        seed,
+        watchers=[notes],
+        public=lambda: task.public(None, 0),
+        study=lambda what, share, own: Study(
+            task.subject(what, own, share), engine.worker.config, config.rounds, seed, torch.device("cpu")
+        ),
+    )
     method.run(fed)
     engine.close()
     return fed, notes

@@ -96,6 +96,7 @@ class Recipe:
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     round: RoundConfig = field(default_factory=RoundConfig)
+    server: TrainConfig | None = None  # [server]: how the server trains, for methods in which it does; none: as clients
 
     def __post_init__(self) -> None:
         check_ranges(self, "recipe", seed=(0, 2**63 - 1))
@@ -276,5 +277,5 @@ def _parse(text: str, where: str) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: _plain(v) for k, v in value.items() if v is not None}
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value

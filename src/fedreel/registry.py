@@ -24,6 +24,9 @@ METHODS = {
     "fedcmr": "fedreel.methods.fedcmr:FedCMR",
     "cyclic": "fedreel.methods.cyclic:Cyclic",
     "fedvssl": "fedreel.methods.fedvssl:FedVSSL",
+    "fedlid": "fedreel.methods.fedlid:FedLID",
+    "fedsimclr": "fedreel.methods.fedsimclr:FedSimCLR",
+    "fedca": "fedreel.methods.fedca:FedCA",
     "centralised": "fedreel.methods.ends:Centralised",
     "local-only": "fedreel.methods.ends:LocalOnly",
 }
@@ -33,6 +36,7 @@ TASKS = {
     "moments": "fedreel.tasks.moments:MomentRetrieval",
     "skeleton": "fedreel.tasks.skeleton:SkeletonRecognition",
     "pretrain": "fedreel.tasks.pretrain:Pretrain",
+    "image": "fedreel.tasks.image:Image",
 }
 ENGINES = {
     "local": "fedreel.engines.local:LocalEngine",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedreel.core.checkpoint import Checkpoints, Snapshot
-from fedreel.core.federation import Progress
+from fedreel.core.server import Progress
 from fedreel.core.weights import Layout, Weights
 from fedreel.errors import RunError
 

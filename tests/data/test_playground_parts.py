@@ -283,7 +283,7 @@ def test_images_are_png_files_in_class_folders(world):
         assert {p.name for p in (owner / "test").iterdir()} == names
         assert {p.name for p in (owner / "train").iterdir()} <= names
         assert len(list(owner.glob("train/*/*.png"))) == TINY.image_train
-    assert len(list((folder / "server").glob("*.png"))) == TINY.image_server
+    assert len(list((folder / "server").glob("*/*.png"))) == TINY.image_server
     what = images.plan(SEED, TINY, 0)
     with av.open(str(folder / what.path)) as container:
         picture = next(container.decode(video=0)).to_ndarray(format="rgb24")

@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from fedreel.config import RoundConfig, TrainConfig
 from fedreel.core.exchange import Policy
-from fedreel.core.federation import GLOBAL, Federation
+from fedreel.core.federation import Federation
 from fedreel.core.method import Method
+from fedreel.core.server import GLOBAL
 from fedreel.core.task import ClientData, Outputs, Population, Tensors
 from fedreel.core.update import TRAIN, Failure, Order, Update
 from fedreel.core.weights import TensorInfo, Weights

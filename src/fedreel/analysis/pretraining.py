@@ -31,7 +31,7 @@ Metrics = dict[str, float]
 POOLINGS: tuple[Pooling, ...] = ("grid", "mean")
 DOWNSTREAM = "downstream"  # beside the folder of the videos to learn from
 FLIP, JITTER = 0.35, 0.2  # when fine-tuning
-PAPER_WIDTH = 64  # of R3D-18
+PAPER_WIDTH, PAPER_BLOCKS = 64, 8  # of R3D-18
 SHARE = 0.2  # of the paper's epochs of fine-tuning, for smaller networks
 AT_ONCE = 64  # windows in one forward pass
 POINTS, RADIUS = 9, 0.5  # of a landscape; of the ball in which its rise is averaged
@@ -55,10 +55,9 @@ def probes(run: Path) -> Metrics:
     standardised."""
     loaded, recipe = opened(run)
     task = _task(loaded)
-    smaller = task.width < PAPER_WIDTH
 
     def measure(labelled: LabelledSet) -> Metrics:
-        return {"probe": linear_probe(loaded.model, task, labelled, seed=recipe.seed, standardise=smaller)}
+        return {"probe": linear_probe(loaded.model, task, labelled, seed=recipe.seed, standardise=_smaller(task))}
 
     return over_sets(sets(recipe, task), measure)
 
@@ -68,7 +67,7 @@ def tunings(run: Path) -> Metrics:
     them if it is smaller. The playground's clips are not mirrored: that changes what they show."""
     loaded, recipe = opened(run)
     task = _task(loaded)
-    config = TUNE if task.width >= PAPER_WIDTH else shortened(TUNE, round(SHARE * TUNE.epochs))
+    config = shortened(TUNE, round(SHARE * TUNE.epochs)) if _smaller(task) else TUNE
     views = Views(task.size, task.scales, 0.0 if recipe.data.source == "playground" else FLIP, JITTER)
 
     def measure(labelled: LabelledSet) -> Metrics:
@@ -186,6 +185,11 @@ def opened(run: Path) -> tuple[Loaded, Recipe]:
     """The server's model of a run, on the run's device, and the run's recipe."""
     recipe = load_recipe(run / "recipe.toml")
     return load(run, device=str(pick_device(recipe.device))), recipe
+
+
+def _smaller(task: Pretrain) -> bool:
+    """Whether the network is smaller than the paper's."""
+    return task.width < PAPER_WIDTH or sum(task.blocks) < PAPER_BLOCKS
 
 
 def _task(loaded: Loaded) -> Pretrain:

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from ..core.device import pick_device
-from ..core.federation import GLOBAL
 from ..core.files import write_atomic
 from ..core.run import Loaded, load
 from ..core.rundir import read_metrics
+from ..core.server import GLOBAL
 from ..core.state import PrivateStore
 from ..data.features import Features, make_features, same_features
 from ..data.moments.features import pooled

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from ..core.device import pick_device
-from ..core.federation import GLOBAL
 from ..core.files import write_atomic
 from ..core.run import Loaded, load
 from ..core.rundir import read_metrics
+from ..core.server import GLOBAL
 from ..core.state import PrivateStore
 from ..data.skeleton.joints import Joints, find_joints, mapping
 from ..data.skeleton.motions import read_motion

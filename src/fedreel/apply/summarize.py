@@ -17,10 +17,10 @@ from av.video.reformatter import VideoReformatter
 from ..analysis.summary_scores import RATIO, shot_scores
 from ..config import make_recipe
 from ..core.device import pick_device
-from ..core.federation import GLOBAL
 from ..core.files import write_atomic
 from ..core.job import make_method
 from ..core.run import Loaded, load
+from ..core.server import GLOBAL
 from ..data.features import STEPS_AT_ONCE, Features, checked, make_features, same_features
 from ..data.shards import spaced
 from ..data.video import rgb

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cached_property
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .method import Method
-from .task import Examples, Task
+from .task import Examples, Task, studied
 from .weights import Layout, Weights, bind
 
 
@@ -35,11 +35,22 @@ class Blueprint:
 
     def test(self, weights: Weights, examples: Examples, batch_size: int = 128) -> dict[str, float]:
         """The task's metrics of a model (private tensors as initialised) on examples that lie here."""
-        for part in (self.initial, weights):
-            self._tested[1].put(part)
-        model = self._tested[0].eval()
+        model = self._with(weights)
         with torch.no_grad():
             return self.task.evaluate(model, examples.to(next(model.parameters()).device), batch_size)
+
+    def vectors(self, weights: Weights, samples: Tensor, batch_size: int = 128) -> Tensor:
+        """What the model's backbone makes of samples, (N, D), on the samples' device."""
+        model, task = self._with(weights), studied(self.task)
+        device = next(model.parameters()).device
+        with torch.no_grad():
+            found = [task.vectors(model, some.to(device)) for some in samples.split(batch_size)]
+        return torch.cat(found).float().to(samples.device)
+
+    def _with(self, weights: Weights) -> nn.Module:
+        for part in (self.initial, weights):
+            self._tested[1].put(part)
+        return self._tested[0].eval()
 
     @cached_property
     def _tested(self) -> tuple[nn.Module, Weights]:

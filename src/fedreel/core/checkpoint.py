@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..errors import RunError
-from .federation import Progress
 from .files import new_folder
+from .server import Progress
 from .weights import Layout, TensorInfo, Weights
 
 _KEEP = 2

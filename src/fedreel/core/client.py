@@ -115,7 +115,13 @@ class Client:
         )
         self.trained(loss)
         if config.keep_optimizer:
-            self.state.tensors |= {_OPTIMIZER + n: t.clone() for n, t in worker.optimizer.state().items()}
+            self.state.tensors |= {_OPTIMIZER + n: t for n, t in worker.optimizer.state().items()}
+
+    def test(self) -> dict[str, float]:
+        """The task's metrics of the model as it is now on this client's test data."""
+        self.model.eval()
+        with torch.no_grad():
+            return self.task.evaluate(self.model, self.data.test, 4 * self._worker.config.batch_size)
 
     def trained(self, loss: float) -> None:
         """Note the numbers of a training that has ended with this mean loss; raises if it diverged."""
@@ -243,9 +249,7 @@ class Worker:
 
     def _evaluate(self, client: Client, order: Order) -> Update:
         self.door.check_order({"metrics": "metric"})
-        self.model.eval()
-        with torch.no_grad():
-            metrics = self.task.evaluate(self.model, client.data.test, 4 * self.config.batch_size)
+        metrics = client.test()
         return self.door.release(order, None, metrics, dict.fromkeys(metrics, "metric"))
 
     def _answer(self, client: Client, order: Order) -> Update:

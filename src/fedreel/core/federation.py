@@ -6,9 +6,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,35 +16,11 @@ from ..errors import RunError
 from .admission import Admission
 from .engine import Engine
 from .method import Method
-from .task import Examples
+from .server import GLOBAL, Progress, Server, Watcher
+from .study import Study
+from .task import Examples, What
 from .update import ASK, EVALUATE, TRAIN, Failure, Order, Update, Value
 from .weights import Weights
-
-T = TypeVar("T")
-GLOBAL = "global"
-
-
-@dataclass
-class Progress:
-    """Everything of a federation that a checkpoint must hold."""
-
-    round: int = 0
-    models: dict[str, Weights] = field(default_factory=dict)
-    memory: dict[str, Any] = field(default_factory=dict)
-    totals: dict[str, float] = field(default_factory=lambda: {"bytes_up": 0, "bytes_down": 0, "seconds": 0.0})
-    refused: dict[str, int] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
-
-
-class Watcher:
-    """Gets to know what happens; the run directory and the progress line are watchers. Does nothing itself."""
-
-    def record(self, round: int, phase: str, values: Mapping[str, Any]) -> None: ...
-
-    def client_done(self, round: int, done: int, failed: int, total: int, loss: float, nbytes: int) -> None: ...
-
-    def round_done(self, progress: Progress, sync: Callable[[], None]) -> None:
-        """A round has ended; `sync` makes durable what clients wrote and may be called from another thread."""
 
 
 @dataclass
@@ -56,7 +31,7 @@ class _Chain:
     models: Mapping[str, Weights]
 
 
-class Federation:
+class Federation(Server):
     """Clients, the current weights, and what can be done with them."""
 
     def __init__(
@@ -69,58 +44,17 @@ class Federation:
         watchers: Sequence[Watcher] = (),
         progress: Progress | None = None,
         public: Callable[[], Examples | None] = lambda: None,
+        study: Callable[[What, float, Examples], Study] | None = None,
     ) -> None:
-        self._public = public
-        self._engine, self._method, self.config, self.seed = engine, method, config, seed
-        self._watchers = watchers
+        started = progress or Progress(models={GLOBAL: engine.blueprint.start.clone()})
+        super().__init__(engine.blueprint, started, seed, watchers, public, study)
+        self._engine, self._method, self.config = engine, method, config
         self._admission = Admission(engine.blueprint.travelling, config.max_change)
         self.clients = engine.clients
-        self.progress = progress or Progress(models={GLOBAL: engine.blueprint.start.clone()})
         self._step = 0
         self._round_stats = _RoundStats()
 
     # what a method uses
-
-    @property
-    def round(self) -> int:
-        return self.progress.round
-
-    @property
-    def weights(self) -> Weights:
-        """The global model (its travelling part)."""
-        return self.progress.models[GLOBAL]
-
-    @weights.setter
-    def weights(self, new: Weights) -> None:
-        self.progress.models[GLOBAL] = new
-
-    @property
-    def models(self) -> dict[str, Weights]:
-        """All global models by name, for methods that keep several."""
-        return self.progress.models
-
-    @property
-    def memory(self) -> dict[str, Any]:
-        """What the server remembers between rounds beside its models: numbers, text, lists, weights. Checkpointed."""
-        return self.progress.memory
-
-    @cached_property
-    def public(self) -> Examples:
-        """The server's own data, which nobody has to protect."""
-        found = self._public()
-        if found is None:
-            raise RunError("this method needs public data at the server, and the task has none", hint="see data.public")
-        return found
-
-    def fresh(self, number: int) -> Weights:
-        """A newly initialised model, another for every number: for methods that keep several."""
-        return self._engine.blueprint.fresh(self.seed + 7919 * number)
-
-    def once(self, name: str, make: Callable[[], T]) -> T:
-        """The result of `make`, computed once in a run and remembered over a resume (clusters, groups, a roster)."""
-        if name not in self.memory:
-            self.memory[name] = make()
-        return self.memory[name]
 
     def rounds(self) -> Iterator[int]:
         """Round numbers from 1. What the loop body leaves in weights, models and memory is tested and checkpointed
@@ -131,6 +65,12 @@ class Federation:
             self._round_stats = _RoundStats()
             yield self.progress.round
             self._end_round()
+
+    @property
+    def tested(self) -> bool:
+        """Whether this is one of the rounds that are tested: every so many, and the last."""
+        every = self.config.evaluate_every
+        return every > 0 and (self.round == self.config.rounds or self.round % every == 0)
 
     def sample(self, among: Sequence[str] | None = None, fraction: float | None = None) -> list[str]:
         """This round's clients, drawn without replacement; the same for every method with the same seed."""
@@ -198,15 +138,6 @@ class Federation:
             self.progress.metrics = overall
         self.record(phase, metrics=overall, clients=answers, seconds=time.monotonic() - began)
         return overall
-
-    def test(self, weights: Weights, examples: Examples) -> dict[str, float]:
-        """The task's metrics of a model on examples that the server holds itself."""
-        return self._engine.blueprint.test(weights, examples)
-
-    def record(self, phase: str, **values: Any) -> None:
-        """Write a line to the run's metrics."""
-        for watcher in self._watchers:
-            watcher.record(self.round, phase, values)
 
     # behind it
 
@@ -338,8 +269,7 @@ class Federation:
 
     def _end_round(self) -> None:
         stats, progress = self._round_stats, self.progress
-        last = progress.round == self.config.rounds
-        if self.config.evaluate_every and (last or progress.round % self.config.evaluate_every == 0):
+        if self.tested:
             self._method.evaluate(self)
         seconds = time.monotonic() - stats.began
         self.record("train", **stats.summary(), seconds=seconds)

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 from ..config import Recipe, build
+from ..errors import RecipeError
 from ..registry import METHODS, TASKS, lookup
 from .client import Worker
 from .exchange import Ledger, Policy
 from .method import Method
 from .state import PrivateStore
-from .task import Population, Task
+from .study import Study
+from .task import Examples, Population, Task, What, studied
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,27 @@ def make_worker(job: Job, population: Population, store: PrivateStore, ledger: L
     )
 
 
+def make_study(job: Job, what: What, share: float, examples: Examples) -> Study:
+    """What trains at the server, on its own examples."""
+    recipe = job.recipe
+    subject = studied(job.task).subject(what, examples, share)
+    return Study(subject, recipe.server or recipe.train, recipe.round.rounds, recipe.seed, job.device)
+
+
 def make_task(recipe: Recipe) -> Task:
     return _make(recipe.task, lookup(TASKS, recipe.task["name"]), "task")
 
 
 def make_method(recipe: Recipe) -> Method:
-    return _make(recipe.method, lookup(METHODS, recipe.method["name"]), "method")
+    method: Method = _make(recipe.method, lookup(METHODS, recipe.method["name"]), "method")
+    if recipe.server is not None and not method.studies:
+        raise RecipeError(
+            f"with {recipe.method['name']} the server does not train",
+            where="[server]",
+            expected="no such section",
+            hint="take it out, or choose a method such as fedlid",
+        )
+    return method
 
 
 def resolved(recipe: Recipe, task: Task, method: Method) -> Recipe:

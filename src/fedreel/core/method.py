@@ -23,6 +23,7 @@ class Method(ABC):
         "samples": "count",
         "loss": "loss",
     }  # numbers of an update: name -> kind
+    studies: ClassVar[bool] = False  # whether the server trains too, by the recipe's [server] section
 
     # the server's side
 

@@ -79,7 +79,7 @@ class SGD:
             torch._foreach_sub_(self._data, torch._foreach_mul(move, self._rate))
 
     def state(self) -> dict[str, Tensor]:
-        return {str(i): b for i, b in enumerate(self._buffers)}
+        return {str(i): b.clone() for i, b in enumerate(self._buffers)}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         if state and not self._buffers:

@@ -24,12 +24,13 @@ from ..report import write as write_report
 from .blueprint import Blueprint
 from .device import pick_device
 from .engine import Engine
-from .federation import GLOBAL, Federation, Progress, Watcher
+from .federation import Federation
 from .files import new_folder
-from .job import Job, make_method, make_task, resolved
+from .job import Job, make_method, make_study, make_task, resolved
 from .method import Method
 from .progress import ProgressLine
 from .rundir import RunDir, read_summary, room_to_write
+from .server import GLOBAL, Progress, Watcher
 from .state import PrivateStore
 from .task import Task
 from .track import find_trackers
@@ -83,6 +84,7 @@ def run(
                     watchers=watchers,
                     progress=progress,
                     public=lambda: task.public(recipe.data, recipe.data.seed),
+                    study=lambda what, share, own: make_study(job, what, share, own),
                 )
                 if progress is None:
                     fed.record("partition", **engine.describe())

@@ -21,8 +21,8 @@ from safetensors import SafetensorError
 from ..config import Recipe, as_table, build, read_toml
 from ..errors import RunError
 from .checkpoint import Checkpoints, Snapshot
-from .federation import Progress, Watcher
 from .files import write_atomic
+from .server import Progress, Watcher
 
 
 class RunDir(Watcher):

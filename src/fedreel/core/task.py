@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -223,6 +223,50 @@ def temporal(task: Task) -> Temporal:
             "this task has no moments in time",
             where="[task] name",
             expected="a task such as moments, for methods that look at where moments lie",
+            found=type(task).__name__.lower(),
+        )
+    return task
+
+
+What = Literal["views", "labels"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a server can learn from data of its own: a fresh model whose child `backbone` is that of the task's model,
+    how it is taught, and from what."""
+
+    model: Callable[[], nn.Module]
+    lesson: Lesson
+    examples: Examples
+
+
+class Studied(ABC):
+    """What methods that train at the server, or contrast views of unlabelled samples, ask of a task."""
+
+    temperature: float  # of contrasts
+
+    @abstractmethod
+    def subject(self, what: What, examples: Examples, share: float) -> Subject:
+        """To tell views of the server's own samples apart, or to learn their labels, of a share of them (a smaller
+        share lies within a larger one)."""
+
+    @abstractmethod
+    def vectors(self, model: nn.Module, samples: Tensor) -> Tensor:
+        """What the backbone makes of samples as they lie: (N, D)."""
+
+    @abstractmethod
+    def check_views(self) -> None:
+        """Raise unless clients learn from views, so that outputs are projections of them."""
+
+
+def studied(task: Task) -> Studied:
+    """The task, if it can be studied so."""
+    if not isinstance(task, Studied):
+        raise RecipeError(
+            "this task has nothing for a server to study",
+            where="[task] name",
+            expected="a task such as image or recognition, whose samples have views",
             found=type(task).__name__.lower(),
         )
     return task

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RecipeError, nearest
-from .federation import Progress, Watcher
+from .server import Progress, Watcher
 
 
 class Tracker(Watcher):

@@ -17,7 +17,7 @@ from ..config import TrainConfig
 from ..errors import FedreelError
 from .capture import Recorder, Replayed
 from .optim import Optimizer
-from .task import Batch, Examples, Lesson, Outputs, Task, Temporal, batch_length
+from .task import Batch, Examples, Lesson, Outputs, Studied, Task, Temporal, batch_length
 from .weights import Weights
 
 
@@ -177,6 +177,33 @@ def distribution_gap(
             running.copy_(q.detach())  # in place: a replayed step reads where it was recorded
         q = smoothed(n * q, n)
         return weight * (divergence(q, p) if direction == "prediction" else divergence(p, q))
+
+    return term
+
+
+def more_negatives(dictionary: Tensor, temperature: float) -> Term:
+    """FedCA: entries (K, D) of a dictionary join the denominator of NT-Xent: the mean over views z of
+    log(1 + sum_r exp(z.r / t) / sum_k exp(z.z_k / t))."""
+
+    def term(step: Step) -> Tensor:
+        z = F.normalize(step.outputs.logits.float(), dim=1)
+        own = (z @ z.T / temperature).masked_fill(torch.eye(len(z), dtype=torch.bool, device=z.device), -torch.inf)
+        others = (z @ dictionary.T / temperature).logsumexp(dim=1)
+        return F.softplus(others - own.logsumexp(dim=1)).mean()
+
+    return term
+
+
+def alignment(task: Studied, samples: Tensor, targets: Tensor, weight: float) -> Term:
+    """FedCA: weight * mean ||f(x) - target|| over samples that everyone has, as many as the batch has, drawn anew in
+    each step. Running statistics stay as the client's own samples make them."""
+
+    def term(step: Step) -> Tensor:
+        n = len(step.batch[0])
+        which = torch.randint(len(samples), (n,), device=samples.device)
+        with statistics_kept(step.model):
+            found = task.vectors(step.model, samples[which])
+        return weight * torch.linalg.vector_norm(found.float() - targets[which], dim=1).mean()
 
     return term
 

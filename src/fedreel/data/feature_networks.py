@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import pickletools
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..errors import DataError, FedreelError, RunError, nearest
+from ..errors import FedreelError, RunError, nearest
 from .features import Features, card_of
+from .torch_file import LITE0, read_weights
 
 if TYPE_CHECKING:
     from ..core.run import Loaded
     from ..core.task import Embeds
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
-LITE0 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"  # sha256 of the file of weights
-_DTYPES: dict[str, np.dtype[Any]] = {"torch FloatStorage": np.dtype("<f4"), "torch LongStorage": np.dtype("<i8")}
 
 
 class ModuleFeatures:
@@ -102,8 +99,8 @@ def load_embedding(run: Path, client: str = "", device: str = "cpu") -> tuple[Lo
 def own_model(loaded: Loaded, run: Path, client: str = "", device: str = "cpu") -> Loaded:
     """A run's model with a backbone that is trained in all its parts: everybody's or, where parts of it stay with the
     clients or communities have their own, that of a client."""
-    from ..core.federation import GLOBAL
     from ..core.run import load
+    from ..core.server import GLOBAL
     from ..core.state import PrivateStore
 
     run = run.parent if run.name == "model" and (run / "card.json").is_file() else run
@@ -158,51 +155,3 @@ def fingerprint(tensors: Mapping[str, Tensor], extra: str = "") -> str:
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def read_weights(path: Path, sha256: str) -> dict[str, Tensor]:
-    """Tensors of a file in PyTorch's format of before 2020, without running what is in it: the program that would
-    build them is only read. `sha256` says which file it must be, so its form is known."""
-    content = path.read_bytes()
-    found = hashlib.sha256(content).hexdigest()
-    if found != sha256:
-        raise DataError("these are other weights than expected", where=str(path), expected=sha256, found=found)
-    file = BytesIO(content)
-    for _ in range(3):  # a magic number, a version, the machine
-        list(pickletools.genops(file))
-    tensors = _tensors_of_program(file)
-    order = [str(arg) for op, arg, _ in pickletools.genops(file) if op.name == "BINUNICODE"]
-    storages = {}
-    for key in order:
-        (length,) = np.frombuffer(file.read(8), "<i8")
-        dtype = tensors[key][1]
-        storages[key] = np.frombuffer(file.read(int(length) * dtype.itemsize), dtype)
-    return {
-        name: torch.as_strided(torch.from_numpy(storages[key].copy()), shape, stride).contiguous()
-        for key, (name, _, shape, stride) in tensors.items()
-    }
-
-
-def _tensors_of_program(file: BytesIO) -> dict[str, tuple[str, np.dtype[Any], list[int], list[int]]]:
-    """Key of the storage -> name, type, shape and strides of the one tensor in it."""
-    memo: dict[Any, str] = {}
-    texts: list[str] = []
-    numbers: list[Any] = []
-    latest = ""
-    tensors: dict[str, tuple[str, np.dtype[Any], list[int], list[int]]] = {}
-    for op, arg, _ in pickletools.genops(file):
-        if op.name in ("BINUNICODE", "GLOBAL", "BINGET", "LONG_BINGET"):
-            latest = memo.get(arg, "") if "GET" in op.name else str(arg)
-            texts.append(latest)
-        elif op.name in ("BINPUT", "LONG_BINPUT"):
-            memo.setdefault(arg, latest)
-            latest = ""
-        elif op.name == "BINPERSID":  # name, function, "storage", type, key and "cpu" lie before it
-            numbers = []
-        elif op.name.startswith("BININT"):
-            numbers.append(arg)
-        elif op.name == "NEWFALSE":  # offset, shape and strides lie between
-            name, _, _, kind, key, _ = texts[-6:]
-            dims = len(numbers) // 2
-            tensors[key] = (name, _DTYPES[kind], numbers[1 : 1 + dims], numbers[1 + dims :])
-    return tensors

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from ..config import check_ranges
 from ..core.aggregate import Aggregator
-from ..core.federation import GLOBAL, Federation
+from ..core.federation import Federation
+from ..core.server import GLOBAL
 from ..core.weights import Weights
 from .fedavg import Averaging
 

@@ -1,4 +1,4 @@
-"""Image ResNets 18, 34 and 50 (He et al. 2016), as FedLID uses them, with torchvision's tensor names."""
+"""Image ResNets 10, 18, 34 and 50 (He et al. 2016), as FedLID uses them, with torchvision's tensor names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from fedreel.models.classifier import Backbone, export_torchvision, load_torchvision
 
-__all__ = ["ResNet", "export_torchvision", "load_torchvision", "resnet18", "resnet34", "resnet50"]
+__all__ = ["ResNet", "export_torchvision", "load_torchvision", "resnet10", "resnet18", "resnet34", "resnet50"]
 
 
 class ResNet(Backbone):
@@ -41,6 +41,11 @@ class ResNet(Backbone):
     def features(self, x: Tensor) -> Tensor:
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         return self.layer4(self.layer3(self.layer2(self.layer1(x))))
+
+
+def resnet10(width: int = 64, small_stem: bool = False) -> ResNet:
+    """One block a stage: for small pictures on a CPU."""
+    return ResNet((1, 1, 1, 1), width=width, small_stem=small_stem)
 
 
 def resnet18(width: int = 64, small_stem: bool = False) -> ResNet:

@@ -107,7 +107,10 @@ def _run_cell(cell: Cell) -> None:
     settings = {**spec.settings, **size.settings}
     if data is not None:
         settings |= {"data.source": str(data.resolve()), **(spec.adapt(data) if spec.adapt else {}), **size.given}
-    settings |= {**row.settings, **dict.fromkeys(spec.follow, seed), **size.over}
+    settings |= row.settings
+    for text, changed in size.rows.items() if data is not None else ():
+        settings |= changed if row.has(text) else {}
+    settings |= {**dict.fromkeys(spec.follow, seed), **size.over}
     folder = _cell_folder(out, size, row, seed)
     if row.compute is not None:
         _compute(row.compute, load_recipe(size.recipe, {**settings, "seed": seed}), folder)

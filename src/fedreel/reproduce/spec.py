@@ -32,13 +32,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Scale:
-    """How large: the recipe it starts from, seeds, settings for all rows, and those for given data only; `over` goes
-    over all others, the rows' too: what a user wants changed."""
+    """How large: the recipe it starts from, seeds, settings for all rows, and those for given data only, where `rows`
+    goes over what rows say themselves: the settings of each whose name or setting has a text (`A & B`: both), later
+    ones last. `over` goes over all others: what a user wants changed."""
 
     recipe: str
     seeds: tuple[int, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
+    rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     over: Mapping[str, Any] = field(default_factory=dict)
 
 

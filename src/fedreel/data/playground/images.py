@@ -34,7 +34,7 @@ class Picture:
 
 
 def write(jobs: Jobs) -> dict[str, int]:
-    """Write clients/OWNER/{train,test}/CLASS/*.png and server/*.png; returns the counts."""
+    """Write clients/OWNER/{train,test}/CLASS/*.png and server/CLASS/*.png; returns the counts."""
     size = jobs.size
     total = _clients(size) + size.image_server
     jobs.run(-(-total // BATCH))
@@ -65,10 +65,11 @@ def plan(seed: int, size: Size, index: int) -> Picture:
     """The picture with this number: the clients' come first; the server's have any shape, texture, colour and place."""
     rng = stream(seed, "images", "look", index)
     if index >= _clients(size):
+        shape, texture = str(rng.choice(list(SHAPES))), str(rng.choice(list(TEXTURES)))
         return Picture(
-            path=f"server/{index - _clients(size):05d}.png",
-            shape=str(rng.choice(list(SHAPES))),
-            texture=str(rng.choice(list(TEXTURES))),
+            path=f"server/{shape}-{texture}/{index - _clients(size):05d}.png",
+            shape=shape,
+            texture=texture,
             colour=str(rng.choice(list(COLOURS))),
             scene=str(rng.choice(SCENES)),
         )

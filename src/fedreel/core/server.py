@@ -1,0 +1,139 @@
+"""What a server has and does itself: its models and memory, data of its own, and training on them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from ..errors import RunError
+from .blueprint import Blueprint
+from .study import Study
+from .task import Examples, Tensors, What
+from .weights import Weights
+
+T = TypeVar("T")
+GLOBAL = "global"
+
+
+@dataclass
+class Progress:
+    """Everything of a federation that a checkpoint must hold."""
+
+    round: int = 0
+    models: dict[str, Weights] = field(default_factory=dict)
+    memory: dict[str, Any] = field(default_factory=dict)
+    totals: dict[str, float] = field(default_factory=lambda: {"bytes_up": 0, "bytes_down": 0, "seconds": 0.0})
+    refused: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Watcher:
+    """Gets to know what happens; the run directory and the progress line are watchers. Does nothing itself."""
+
+    def record(self, round: int, phase: str, values: Mapping[str, Any]) -> None: ...
+
+    def client_done(self, round: int, done: int, failed: int, total: int, loss: float, nbytes: int) -> None: ...
+
+    def round_done(self, progress: Progress, sync: Callable[[], None]) -> None:
+        """A round has ended; `sync` makes durable what clients wrote and may be called from another thread."""
+
+
+class Server:
+    """The part of a federation that needs no client."""
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        progress: Progress,
+        seed: int,
+        watchers: Sequence[Watcher] = (),
+        public: Callable[[], Examples | None] = lambda: None,
+        study: Callable[[What, float, Examples], Study] | None = None,
+    ) -> None:
+        self.progress, self.seed = progress, seed
+        self._blueprint, self._watchers, self._public, self._study = blueprint, watchers, public, study
+        self._studies: dict[tuple[What, float], Study] = {}
+
+    @property
+    def round(self) -> int:
+        return self.progress.round
+
+    @property
+    def weights(self) -> Weights:
+        """The global model (its travelling part)."""
+        return self.progress.models[GLOBAL]
+
+    @weights.setter
+    def weights(self, new: Weights) -> None:
+        self.progress.models[GLOBAL] = new
+
+    @property
+    def models(self) -> dict[str, Weights]:
+        """All global models by name, for methods that keep several."""
+        return self.progress.models
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What the server remembers between rounds beside its models: numbers, text, lists, weights. Checkpointed."""
+        return self.progress.memory
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """The result of `make`, computed once in a run and remembered over a resume (clusters, groups, a roster)."""
+        if name not in self.memory:
+            self.memory[name] = make()
+        return self.memory[name]
+
+    def fresh(self, number: int) -> Weights:
+        """A newly initialised model, another for every number: for methods that keep several."""
+        return self._blueprint.fresh(self.seed + 7919 * number)
+
+    @cached_property
+    def public(self) -> Examples:
+        """The server's own data, which nobody has to protect."""
+        found = self._public()
+        if found is None:
+            raise RunError("this method needs public data at the server, and the task has none", hint="see data.public")
+        return found
+
+    def study(self, weights: Weights, what: What, share: float = 1.0, keep_head: bool = True) -> Weights:
+        """These weights with a backbone that the server has trained further on its own data: to tell views of them
+        apart, or to learn the labels of a share of them. The head of that training stays here, from round to round if
+        `keep_head`; all other tensors are as they were."""
+        began = time.monotonic()
+        if self._study is None:
+            raise RunError("there is no server here that could train")
+        if (what, share) not in self._studies:
+            self._studies[what, share] = self._study(what, share, self.public)
+        study, head = self._studies[what, share], f"study/{what}"
+        learned, self.memory[head], loss = study.learn(
+            weights, self.memory.get(head) if keep_head else None, self.round
+        )
+        seconds = time.monotonic() - began
+        self.record("study", what=what, loss=loss, samples=len(study.examples), seconds=seconds)
+        return learned
+
+    def samples(self, count: int) -> Tensor:
+        """So many of the server's own samples, evenly spread over them."""
+        examples = self.public
+        if not isinstance(examples, Tensors):
+            raise RunError("the server's own data are no rows of one tensor", found=type(examples).__name__)
+        rows = examples.tensors[0]
+        return rows[:: max(1, len(rows) // count)][:count].clone()
+
+    def vectors(self, weights: Weights, samples: Tensor) -> Tensor:
+        """What the backbone of a model makes of samples that lie here."""
+        return self._blueprint.vectors(weights, samples)
+
+    def test(self, weights: Weights, examples: Examples) -> dict[str, float]:
+        """The task's metrics of a model on examples that the server holds itself."""
+        return self._blueprint.test(weights, examples)
+
+    def record(self, phase: str, **values: Any) -> None:
+        """Write a line to the run's metrics."""
+        for watcher in self._watchers:
+            watcher.record(self.round, phase, values)

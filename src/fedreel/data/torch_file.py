@@ -1,0 +1,245 @@
+"""Tensors out of PyTorch's files, without running what is in them: the program that would build them is only read."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import pickletools
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import DataError
+
+LITE0 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"  # sha256 of EfficientNet-Lite0's weights
+_OLDER = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how files of before 2020 begin
+_DTYPES = {
+    "torch FloatStorage": torch.float32,
+    "torch DoubleStorage": torch.float64,
+    "torch HalfStorage": torch.float16,
+    "torch BFloat16Storage": torch.bfloat16,
+    "torch LongStorage": torch.int64,
+    "torch IntStorage": torch.int32,
+    "torch ShortStorage": torch.int16,
+    "torch CharStorage": torch.int8,
+    "torch ByteStorage": torch.uint8,
+    "torch BoolStorage": torch.bool,
+}
+# Instructions that push their argument, that push something new, and that take so many from the stack (0: all since
+# the last mark).
+_GIVEN = {"BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"}
+_MADE: dict[str, Callable[[], Any]] = {
+    "EMPTY_DICT": dict,
+    "EMPTY_LIST": list,
+    "EMPTY_TUPLE": tuple,
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+}
+_TAKEN = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "TUPLE": 0, "APPEND": 1, "APPENDS": 0, "SETITEM": 2, "SETITEMS": 0}
+# What damaged or hostile files lead to; anything else is a fault of ours and should be seen.
+_DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError),
+    *(ValueError, LookupError, TypeError, RuntimeError, OverflowError),
+)
+
+
+def read_weights(path: Path, sha256: str) -> dict[str, Tensor]:
+    """Names and tensors of a known file: `sha256` says which one it must be."""
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != sha256:
+        raise DataError("these are other weights than expected", where=str(path), expected=sha256, found=found)
+    return read_tensors(path)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Names and tensors of a state dict that torch.save wrote, in today's form (a zip) or in that of before 2020.
+    A file that asks for anything else than to put tensors together is refused."""
+    content = path.read_bytes()
+    try:
+        return _read_zip(content) if content.startswith(b"PK") else _read_older(content)
+    except _DAMAGE as error:
+        raise DataError(
+            "this file of weights cannot be read",
+            where=str(path),
+            expected="a state dict, written by torch.save",
+            found=str(error)[:200] or type(error).__name__,
+            hint="write a .safetensors file instead: safetensors.torch.save_file(model.state_dict(), path)",
+        ) from None
+
+
+@dataclass(frozen=True)
+class _Global:
+    """A Python object that the program names, as `module name`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class _Storage:
+    """Numbers that lie elsewhere in the file."""
+
+    key: str
+    dtype: torch.dtype
+    length: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.length * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class _View:
+    """A tensor: which numbers of a storage, in which order."""
+
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+def _read_zip(content: bytes) -> dict[str, Tensor]:
+    with zipfile.ZipFile(BytesIO(content)) as archive:
+
+        def member(name: str) -> bytes:
+            if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f"'{name}' is compressed, which torch.save never does")
+            return archive.read(name)
+
+        programs = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+        if len(programs) != 1:
+            raise ValueError(f"a zip with {len(programs)} members data.pkl")
+        folder = programs[0].removesuffix("data.pkl")
+        if f"{folder}byteorder" in archive.namelist() and member(f"{folder}byteorder") != b"little":
+            raise ValueError("numbers of a big-endian machine")
+        views = _views(_evaluate(BytesIO(member(programs[0]))), len(content))
+        return _fill(views, lambda storage: member(f"{folder}data/{storage.key}"))
+
+
+def _read_older(content: bytes) -> dict[str, Tensor]:
+    if not content.startswith(_OLDER):
+        raise ValueError("neither of the two forms in use since 2018")
+    file = BytesIO(content[len(_OLDER) :])
+    _version, machine = _evaluate(file), _evaluate(file)
+    if machine["little_endian"] is not True:
+        raise ValueError("numbers of a big-endian machine")
+    views = _views(_evaluate(file), len(content))
+    storages = {view.storage.key: view.storage for view in views.values()}
+    parts = {}
+    for key in _evaluate(file):
+        (length,) = struct.unpack("<q", file.read(8))
+        if not isinstance(key, str) or length != storages[key].length:
+            raise ValueError("a storage has another length than its tensors say")
+        parts[key] = file.read(storages[key].nbytes)
+    return _fill(views, lambda storage: parts[storage.key])
+
+
+def _evaluate(file: BytesIO) -> Any:
+    """What a program of the few instructions that torch.save writes leaves on its stack."""
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[Any, Any] = {}
+    for op, arg, _ in pickletools.genops(file):
+        if op.name == "STOP":
+            return stack.pop()
+        if op.name in _GIVEN:
+            stack.append(arg)
+        elif op.name in _MADE:
+            stack.append(_MADE[op.name]())
+        elif op.name == "MARK":
+            marks.append(len(stack))
+        elif op.name in ("BINPUT", "LONG_BINPUT"):
+            memo[arg] = stack[-1]
+        elif op.name in ("BINGET", "LONG_BINGET"):
+            stack.append(memo[arg])
+        elif op.name in _TAKEN:
+            at = len(stack) - _TAKEN[op.name] if _TAKEN[op.name] else marks.pop()
+            items = stack[at:]
+            del stack[at:]
+            if op.name.startswith("TUPLE"):
+                stack.append(tuple(items))
+            else:
+                _put(stack[-1], items)
+        elif op.name == "GLOBAL":
+            stack.append(_Global(str(arg)))
+        elif op.name == "BINPERSID":
+            stack.append(_storage(stack.pop()))
+        elif op.name == "REDUCE":
+            arguments = stack.pop()
+            stack.append(_call(stack.pop(), arguments))
+        elif op.name == "BUILD":  # attributes of a state dict: the versions of its modules
+            stack.pop()
+        elif op.name != "PROTO":
+            raise ValueError(f"the instruction {op.name}, which torch.save does not write")
+    raise ValueError("it ends too early")
+
+
+def _put(container: Any, items: list[Any]) -> None:
+    if type(container) is list:
+        container.extend(items)
+        return
+    keys = items[::2]
+    if type(container) is not dict or len(items) % 2 or not all(isinstance(key, str | int) for key in keys):
+        raise ValueError("something else than dicts of names")
+    container.update(zip(keys, items[1::2]))
+
+
+def _call(function: Any, arguments: Any) -> Any:
+    name = function.name if isinstance(function, _Global) else type(function).__name__
+    if name == "collections OrderedDict" and arguments == ():
+        return {}
+    if name == "torch._utils _rebuild_tensor_v2":
+        storage, offset, shape, stride = arguments[:4]
+        if not isinstance(storage, _Storage) or not all(isinstance(n, int) for n in (offset, *shape, *stride)):
+            raise ValueError("a tensor without numbers or shape")
+        return _View(storage, offset, shape, stride)
+    if name == "torch._utils _rebuild_parameter":
+        return arguments[0]
+    raise ValueError(f"a call of '{name}'")
+
+
+def _storage(reference: Any) -> _Storage:
+    kind, storage_type, key, _, length, *view = reference
+    name = storage_type.name if isinstance(storage_type, _Global) else ""
+    known = kind == "storage" and name in _DTYPES and all(part is None for part in view)  # no part of another one
+    if not known or not isinstance(key, str) or not isinstance(length, int) or length < 0:
+        raise ValueError(f"numbers of an unknown kind ({name})")
+    return _Storage(key, _DTYPES[name], length)
+
+
+def _views(state: Any, most: int) -> dict[str, _View]:
+    """The program's result, if it is a state dict whose numbers a file of `most` bytes can hold."""
+    if type(state) is not dict or not all(isinstance(k, str) and isinstance(v, _View) for k, v in state.items()):
+        raise ValueError("something else than a dict of names and tensors")
+    if sum(storage.nbytes for storage in {view.storage for view in state.values()}) > most:
+        raise ValueError("its tensors are larger than the file")
+    return state
+
+
+def _fill(views: dict[str, _View], content: Callable[[_Storage], bytes]) -> dict[str, Tensor]:
+    flat = {storage: _numbers(storage, content(storage)) for storage in {view.storage for view in views.values()}}
+    return {name: _tensor(view, flat[view.storage]) for name, view in views.items()}
+
+
+def _numbers(storage: _Storage, content: bytes) -> Tensor:
+    if len(content) != storage.nbytes:
+        raise ValueError(f"{len(content)} bytes of numbers instead of {storage.nbytes}")
+    if not content:
+        return torch.empty(0, dtype=storage.dtype)
+    return torch.frombuffer(bytearray(content), dtype=storage.dtype)  # a copy that can be written
+
+
+def _tensor(view: _View, flat: Tensor) -> Tensor:
+    size = math.prod(view.shape)
+    last = view.offset + sum((n - 1) * step for n, step in zip(view.shape, view.stride))
+    if min((view.offset, *view.shape, *view.stride)) < 0 or size > len(flat) or (size and last >= len(flat)):
+        raise ValueError(f"a tensor of shape {view.shape} among {len(flat)} numbers")
+    return torch.as_strided(flat, view.shape, view.stride, view.offset)

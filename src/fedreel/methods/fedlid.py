@@ -1,0 +1,75 @@
+"""FedLID (Psaltis et al. 2023): clients learn from few labels; the server goes on without any, on data of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+from typing import ClassVar, Literal
+
+from ..config import check_ranges
+from ..core.aggregate import Mean
+from ..core.client import Client
+from ..core.federation import Federation
+from ..core.method import Method
+from ..core.weights import TensorInfo, Weights
+
+
+@dataclass(frozen=True)
+class FedLID(Method):
+    """A round: clients learn their labels; the mean of their models, by samples; the server trains the mean's backbone
+    to tell views of its own samples apart (NT-Xent). The classifier is kept aside meanwhile, so it does not quite fit
+    the backbone until clients have trained again. Each round notes how well clients do after training (phase trained),
+    the mean (averaged) and what the server makes of it (test).
+
+    Baselines: `study` labels is a supervised server, that of `share` of the server's labels; none is FedAvg; `when`
+    once trains at the server before the first round only. Options: `local_head` leaves the classifier at its client;
+    `statistics` clients takes batch norm's from the mean, not from the server's data."""
+
+    sends: ClassVar = {**Method.sends, "trained_top1": "metric", "trained_top1_own": "metric"}
+    studies: ClassVar = True
+
+    study: Literal["views", "labels", "none"] = "views"
+    share: float = 1.0
+    when: Literal["every-round", "once"] = "every-round"
+    local_head: bool = False
+    keep_projector: bool = True  # else the server's head starts afresh in every round
+    statistics: Literal["server", "clients"] = "server"
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "method", share=(1e-9, 1))
+
+    def travels(self, tensor: TensorInfo) -> bool:
+        return not (self.local_head and tensor.name.startswith("head."))
+
+    def run(self, fed: Federation) -> None:
+        for round in fed.rounds():
+            if self.when == "once" and round == 1:
+                fed.weights = self.at_server(fed, fed.weights)
+            mean, trained = Mean(), {}
+            for update in fed.train(fed.sample(), fed.weights):
+                assert update.weights is not None
+                mean.add(update.weights, update.samples)
+                trained[update.client] = {n: v for n, v in update.numbers.items() if n.startswith("trained_")}
+            _note(fed, trained)
+            fed.models["averaged"] = averaged = mean.value
+            if fed.tested:
+                fed.evaluate(averaged, phase="averaged")
+            fed.weights = self.at_server(fed, averaged) if self.when == "every-round" else averaged
+
+    def at_server(self, fed: Federation, weights: Weights) -> Weights:
+        if self.study == "none":
+            return weights
+        learned = fed.study(weights, self.study, self.share, self.keep_projector)
+        return learned if self.statistics == "server" else learned.with_state_of(weights)
+
+    def local_training(self, client: Client) -> None:
+        client.fit()
+        found = client.test()
+        client.numbers |= {f"trained_{name}": found[name] for name in ("top1", "top1_own") if name in found}
+
+
+def _note(fed: Federation, trained: dict[str, dict[str, float]]) -> None:
+    """Mean over clients of how well each does right after its training."""
+    names = sorted({name for numbers in trained.values() for name in numbers})
+    means = {n.removeprefix("trained_"): fmean(v[n] for v in trained.values() if n in v) for n in names}
+    fed.record("trained", metrics=means, clients=trained)

@@ -1,0 +1,101 @@
+"""EfficientNet-Lite0 (Tan and Le 2019; Liu 2020), with the tensor names of the package `efficientnet_lite_pytorch`."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from fedreel.models.classifier import Backbone
+
+STEM, HEAD = 32, 1280
+STAGES = (  # blocks, kernel, stride, expansion, channels
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+
+
+class EfficientNetLite0(Backbone):
+    """Images (N, 3, H, W) to a map (N, 1280, H/32, W/32) by `features`, pooled to (N, 1280) by calling it.
+
+    `small_stem` is for images of 32 to 64 pixels: the stem and the first stage that halves the map keep its size, so
+    that the map is (N, 1280, H/8, W/8): 4x4 for 32 pixels, 8x8 for 64. No tensor depends on it, so published weights
+    fit both. Sides that cannot be halved are rounded down. Unlike the package, training leaves out no blocks at random
+    (drop connect).
+    """
+
+    def __init__(self, small_stem: bool = False) -> None:
+        super().__init__()
+        self._conv_stem = SameConv2d(3, STEM, 3, stride=1 if small_stem else 2)
+        self._bn0 = _norm(STEM)
+        self._blocks = nn.ModuleList()
+        inputs = STEM
+        for stage, (blocks, kernel, stride, expansion, outputs) in enumerate(STAGES):
+            first = 1 if small_stem and stage == 1 else stride
+            for i in range(blocks):
+                self._blocks.append(Block(inputs, outputs, kernel, 1 if i else first, expansion))
+                inputs = outputs
+        self._conv_head = SameConv2d(inputs, HEAD, 1)
+        self._bn1 = _norm(HEAD)
+        self.relu = nn.ReLU6(inplace=True)
+        self.out_channels = HEAD
+        self.init_weights()
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.relu(self._bn0(self._conv_stem(x)))
+        for block in self._blocks:
+            x = block(x)
+        return self.relu(self._bn1(self._conv_head(x)))
+
+    def init_weights(self) -> None:
+        """Kaiming by the outputs that an input reaches. A depthwise input reaches one channel only: counting all of
+        them, as PyTorch does, would leave numbers so small that the epsilon of the norms outweighs them."""
+        for module in self.modules():
+            if isinstance(module, SameConv2d):
+                reached = module.out_channels // module.groups * module.kernel_size[0] ** 2
+                nn.init.normal_(module.weight, std=(2 / reached) ** 0.5)
+
+
+class Block(nn.Module):
+    """More channels, a depthwise convolution, fewer channels without a rectifier; a shortcut where shapes allow."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        inner = expansion * inputs
+        self.expands = expansion > 1
+        if self.expands:
+            self._expand_conv = SameConv2d(inputs, inner, 1)
+            self._bn0 = _norm(inner)
+        self._depthwise_conv = SameConv2d(inner, inner, kernel, stride=stride, groups=inner)
+        self._bn1 = _norm(inner)
+        self._project_conv = SameConv2d(inner, outputs, 1)
+        self._bn2 = _norm(outputs)
+        self.relu = nn.ReLU6(inplace=True)
+        self.shortcut = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.relu(self._bn0(self._expand_conv(x))) if self.expands else x
+        inner = self.relu(self._bn1(self._depthwise_conv(inner)))
+        inner = self._bn2(self._project_conv(inner))
+        return inner + x if self.shortcut else inner
+
+
+class SameConv2d(nn.Conv2d):
+    """A convolution padded as TensorFlow pads even sides ("same"): where the zeros cannot be shared out evenly, which
+    is when it strides, one more lies at the right and at the bottom."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
+        zeros = kernel - stride
+        super().__init__(inputs, outputs, kernel, stride=stride, padding=zeros // 2, groups=groups, bias=False)
+        self.odd = zeros % 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(nn.functional.pad(x, (0, self.odd, 0, self.odd)) if self.odd else x)
+
+
+def _norm(channels: int) -> nn.BatchNorm2d:
+    # TensorFlow's momentum of .99 is what running statistics keep; PyTorch's is what they take from a batch.
+    return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01)
