@@ -50,8 +50,9 @@ TASK_SETTINGS: dict[str, dict[str, Any]] = {
     "moments": {"features": "own", "width_in": 3, "length": 8, "width": 8, "word_width": 4, "vocabulary": 40},
     "skeleton": {"joints": "kinect-v1", "classes": 3, "width": 4, "features": 8, "length": 12, "bodies": 1},
     "pretrain": {"width": 2, "size": 16, "frames": 4},
+    "image": {"classes": 3, "network": "resnet10", "width": 2, "size": 16, "embedding": 4},
 }
-REMEMBERED = ("moon", "fedu", "fedbn", "fedvssl", "local-only")  # clients go on from what they kept in the round before
+REMEMBERED = ("fedca", "moon", "fedu", "fedbn", "fedvssl", "local-only")  # what clients kept in round 1 matters
 CASES = {
     **{name: Case(name, rounds=2 if name in REMEMBERED else 1) for name in METHODS},
     **{name: Case(name, evaluate_every=2) for name in SYNTHETIC},
@@ -59,6 +60,9 @@ CASES = {
     **{f"task-{name}": Case("fedavg", name, {}, TASK_SETTINGS[name], evaluate_every=2) for name in TASKS},
     "cfedvs-summary": Case("cfedvs", "summary", {"groups": 2}, TASK_SETTINGS["summary"]),
     "fedvmr-moments": Case("fedvmr", "moments", {"groups": 2}, TASK_SETTINGS["moments"], evaluate_every=2),
+    "task-image": Case("fedavg", "image", {}, TASK_SETTINGS["image"]),  # each site tests on the images it has
+    "fedlid-image": Case("fedlid", "image", {}, TASK_SETTINGS["image"]),
+    "fedca-image": Case("fedca", "image", {"public": 4}, {**TASK_SETTINGS["image"], "objective": "views"}),
     "fsar": Case("fsar", "skeleton", {}, {**TASK_SETTINGS["skeleton"], "topology": "learnable"}, evaluate_every=2),
 }
 NEEDS_ALL_DATA = {"centralised"}  # cannot run at real sites, and says so

@@ -16,10 +16,12 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from conformance_jobs import CASES, NEEDS_ALL_DATA, job_of, run_case
 from fedreel.core.federation import Federation
+from fedreel.core.job import make_study
 from fedreel.core.method import Method
 from fedreel.core.weights import Weights
 from flower_site import Federation as Sites
@@ -47,6 +49,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     summary_h5(root / "summary", OWNERS["north"] + OWNERS["south"])
     skeletons(root / "skeleton", OWNERS["north"] + OWNERS["south"])
     moments(root / "moments", OWNERS["north"] + OWNERS["south"])
+    pictures(root / "image", OWNERS["north"] + OWNERS["south"])
     (root / "words.txt").write_text("someone\nopens\ndoor\n")
     for site, clients in OWNERS.items():
         (root / site / "toy").mkdir(parents=True)
@@ -60,7 +63,19 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         summary_h5(root / site / "summary", clients)
         skeletons(root / site / "skeleton", clients)
         moments(root / site / "moments", clients)
+        pictures(root / site / "image", clients)
     return root
+
+
+def pictures(folder: Path, owners: tuple[str, ...]) -> None:
+    """Three pictures of each class for training, one for testing; the same wherever the owner is."""
+    for owner in owners:
+        for kind in range(3):
+            for nth in range(4):
+                path = folder / owner / ("test" if nth == 3 else "train") / f"class{kind}" / f"{nth}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                rng = np.random.default_rng([ord(owner[-1]), kind, nth])
+                Image.fromarray(rng.integers(80 * kind, 80 * kind + 90, (16, 16, 3), dtype=np.uint8)).save(path)
 
 
 def skeletons(folder: Path, owners: tuple[str, ...]) -> None:
@@ -138,7 +153,11 @@ def at_sites(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
     """All jobs at two sites, three jobs at a time: where they wrote, how they ended, and the sites' folder."""
     root = tmp_path_factory.mktemp("sites")
     with closing(
-        Sites(root, {name: data / name for name in OWNERS}, roles=("toy", "videos", "summary", "skeleton", "moments"))
+        Sites(
+            root,
+            {name: data / name for name in OWNERS},
+            roles=("toy", "videos", "summary", "skeleton", "moments", "image"),
+        )
     ) as sites:
         order = {"jobs": list(CASES), "at_once": 3, "data": str(data), "out": str(root / "out")}
         order["server"] = str(sites.server_folder)
@@ -162,7 +181,14 @@ def test_the_simulation_ends_with_the_same_bits(
     engine = FlowerSimEngine(job, job.population(), simulation)
     method: Method = job.method
     public = job.task.public(job.recipe.data, job.recipe.data.seed)
-    fed = Federation(engine, method, job.recipe.round, job.recipe.seed, public=lambda: public)
+    fed = Federation(
+        engine,
+        method,
+        job.recipe.round,
+        job.recipe.seed,
+        public=lambda: public,
+        study=lambda what, share, own: make_study(job, what, share, own),
+    )
     method.run(fed)
     for model, weights in fed.models.items():
         _assert_same(weights, local[name] / "model" / f"{model}.safetensors")

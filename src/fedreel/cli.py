@@ -152,23 +152,26 @@ def summarize(
 
 @app.command()
 def recognize(
-    file: Annotated[str, typer.Argument(help="A recorded motion: .skeleton, .txt, .mat, .npz, or FILE.npz#NAME.")],
-    model: Annotated[Path, typer.Option("--model", help="A run directory of the task skeleton.")],
-    client: Annotated[str, typer.Option(help="Whose classifier is asked [the only client's].")] = "",
-    page: Annotated[Path | None, typer.Option(help="Write a page with the moving skeleton and the ranking.")] = None,
+    file: Annotated[str, typer.Argument(help="A recorded motion (or FILE.npz#NAME), an image, or a folder of images.")],
+    model: Annotated[Path, typer.Option("--model", help="A run directory of the task skeleton or image.")],
+    client: Annotated[str, typer.Option(help="Whose classifier is asked [the only client's, or all clients'].")] = "",
+    page: Annotated[Path | None, typer.Option(help="Write a page with the skeleton or images and the ranking.")] = None,
     gif: Annotated[Path | None, typer.Option(help="Write the moving skeleton to this GIF.")] = None,
     as_json: Annotated[Path | None, typer.Option("--json", help="Write all classes and their probabilities.")] = None,
     top: Annotated[int, typer.Option(help="How many of the likeliest classes to show.")] = 5,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
 ) -> None:
-    """Say which action a moving skeleton shows, with a trained model; and draw it."""
+    """Say which action a moving skeleton shows, or what images show, with a trained model; and draw it."""
+    from .apply.recognize import Album
     from .apply.recognize import recognize as start
+    from .apply.show import Shown
 
-    made = start(file, model, client, top=top, page=page, gif=gif, json=as_json, device=device)
-    typer.echo(f"{made.label}  {100 * made.confidence:.0f} %")
-    width = max(len(label) for label, _ in made.ranking[:top])
-    for label, share in made.ranking[:top]:
-        typer.echo(f"  {label:<{width}}  {100 * share:5.1f} %")
+    with Shown() as shown:
+        made = start(file, model, client, top=top, page=page, gif=gif, json=as_json, device=device, tell=shown)
+    for line in made.notes() if isinstance(made, Album) else []:
+        typer.echo(line, err=True)
+    for line in made.lines(top):
+        typer.echo(line)
     for place in filter(None, (page, gif, as_json)):
         typer.echo(place)
 

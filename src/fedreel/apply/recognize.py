@@ -1,8 +1,8 @@
-"""A recorded motion in, the name of the action out: by a trained model, in the words of one client."""
+"""A recorded motion or an image in, the name of what it shows out: by a trained model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
@@ -12,16 +12,16 @@ import numpy as np
 import torch
 
 from ..core.device import pick_device
-from ..core.files import write_atomic
 from ..core.run import Loaded, load
-from ..core.rundir import read_metrics
 from ..core.server import GLOBAL
-from ..core.state import PrivateStore
 from ..data.skeleton.joints import Joints, find_joints, mapping
 from ..data.skeleton.motions import read_motion
 from ..data.skeleton.prepare import prepare
-from ..errors import DataError, RecipeError, RunError, nearest
+from ..errors import DataError, RecipeError
+from ..tasks.image import Image
 from ..tasks.skeleton import SkeletonRecognition
+from .answers import Ranking, check_client, class_lists, kind, numbered, ranked, ranking_lines, write_all
+from .recognize_image import Album, ImageRecognition, recognize_images
 from .skeleton_gif import draw_gif
 from .skeleton_page import draw_page, figure
 from .wishes import check_places, check_task, only_client
@@ -38,7 +38,7 @@ class Recognition:
     client: str
     label: str
     confidence: float
-    ranking: list[tuple[str, float]]  # all classes of the client with their probabilities, the likeliest first
+    ranking: Ranking  # all classes of the client
     frames: int
     fps: float | None  # None: the file does not say
     joints: str  # of the model
@@ -47,6 +47,10 @@ class Recognition:
         """All of it in plain values."""
         ranking = [{"label": label, "probability": share} for label, share in self.ranking]
         return {**vars(self), "run": str(self.run), "ranking": ranking}
+
+    def lines(self, top: int) -> list[str]:
+        """What a terminal shows of it."""
+        return ranking_lines(self.ranking, top)
 
 
 def recognize(
@@ -59,18 +63,29 @@ def recognize(
     gif: Path | str | None = None,
     json: Path | str | None = None,
     device: str = "cpu",
-) -> Recognition:
+    tell: Callable[[str, float], None] | None = None,
+) -> Recognition | ImageRecognition | Album:
     """Say which action a recording (FILE, or FILE.npz#NAME) shows, with the model of a run directory of the task
-    skeleton. `client` is the one whose classifier, topology and statistics are used, and whose class list is spoken.
+    skeleton; or what an image shows, or each image of a folder, with that of the task image. `client` is the one whose
+    part of the model is used where clients have their own, such as a classifier for their own class list.
 
-    `page` gets the moving skeleton and the `top` likeliest classes, `gif` the skeleton alone, `json` the numbers.
+    `page` gets the moving skeleton or the images and the `top` likeliest classes, `gif` the skeleton alone, `json` the
+    numbers. `tell` hears of the progress in a folder.
     """
     run = Path(model).parent if Path(model).name == "model" and (Path(model) / "card.json").is_file() else Path(model)
     _check(file, top, {"the page": page, "the GIF": gif, "the JSON file": json})
-    loaded, client, classes = _load(run, client, device)
+    loaded = load(run, device=str(pick_device(device)))
+    if isinstance(loaded.task, Image):
+        _check_still(gif)
+        where = pick_device(device)
+        return recognize_images(
+            _source(file), run, loaded, client, top=top, page=page, json=json, device=where, tell=tell
+        )
+    loaded, client, classes = _own(loaded, run, client, str(pick_device(device)))
     task = loaded.task
     assert isinstance(task, SkeletonRecognition)
     joints = find_joints(task.joints)
+    _check_motion(_source(file))
     frames, body = _read(file, joints, task)
     ranking = _ranking(loaded, body, classes, pick_device(device))
     fps = _rate(_source(file))
@@ -79,7 +94,7 @@ def recognize(
     if page or gif:
         drawn = figure(frames, joints, fps)
         contents += [(page, draw_page(made, drawn, top) if page else ""), (gif, draw_gif(drawn) if gif else b"")]
-    _write([*contents, (json, dumps(made.as_json(), indent=1) + "\n")])
+    write_all([*contents, (json, dumps(made.as_json(), indent=1) + "\n")])
     return made
 
 
@@ -88,7 +103,18 @@ def _check(file: Path | str, top: int, places: dict[str, Path | str | None]) -> 
     if top < 1:
         raise RecipeError("there is nothing to show", where="top", expected="1 or more", found=str(top))
     source = _source(file)
-    check_places(source, "recording", places)
+    what = "folder" if source.is_dir() else "image" if kind(source) == "an image" else "recording"
+    check_places(source, what, places)
+
+
+def _check_still(gif: Path | str | None) -> None:
+    if gif is not None:
+        raise RecipeError(
+            "an image does not move, so there is no GIF of it",
+            where=str(gif),
+            expected="--gif with runs of the task skeleton only",
+            hint="use --page, which shows images too",
+        )
 
 
 def _source(file: Path | str) -> Path:
@@ -97,31 +123,14 @@ def _source(file: Path | str) -> Path:
     return Path(f"{before}.npz" if mark else file).expanduser()
 
 
-def _load(run: Path, client: str, device: str) -> tuple[Loaded, str, list[str]]:
+def _own(loaded: Loaded, run: Path, client: str, device: str) -> tuple[Loaded, str, list[str]]:
     """The model as the client has it, who that is, and the names of its classes."""
-    device = str(pick_device(device))
-    loaded = load(run, device=device)
-    card = loaded.card
-    task = check_task(loaded, SkeletonRecognition, "skeleton", "recognise skeletons", run)
-    lists = _class_lists(run)
-    client = client or _only_client(run, lists, bool(card["private"]))
-    if client not in lists and lists:
-        raise RunError(f"this run has no client '{client}'", where=str(run), hint=nearest(client, lists))
-    _check_trained(run, client, card)
-    classes = lists.get(client) or [f"class {n}" for n in range(1, task.classes + 1)]
-    group = card.get("communities", {}).get(client, GLOBAL)
-    return load(run, model=group, client=client, device=device), client, classes
-
-
-def _class_lists(run: Path) -> dict[str, list[str]]:
-    """The clients of a run and what they call their classes; an empty list where the run does not tell."""
-    try:
-        record: dict[str, Any] = next(read_metrics(run, "partition"), {})
-    except OSError:  # a model without its run
-        record = {}
-    if "sets" in record:
-        return {client: [str(name) for name in told["classes"]] for client, told in record["sets"].items()}
-    return {client: [] for client in record.get("train") or PrivateStore(run / "clients").clients()}
+    task = check_task(loaded, SkeletonRecognition, "skeleton or image", "recognise skeletons or images", run)
+    lists = class_lists(run)
+    client = client or _only_client(run, lists, bool(loaded.card["private"]))
+    check_client(run, client, [*lists], loaded.card)
+    group = loaded.card.get("communities", {}).get(client, GLOBAL)
+    return load(run, model=group, client=client, device=device), client, lists.get(client) or numbered(task.classes)
 
 
 def _only_client(run: Path, lists: dict[str, list[str]], private: bool) -> str:
@@ -133,17 +142,20 @@ def _only_client(run: Path, lists: dict[str, list[str]], private: bool) -> str:
     return only_client(run, list(lists), hint)
 
 
-def _check_trained(run: Path, client: str, card: dict[str, Any]) -> None:
-    if not card["private"] or card["recipe"].get("engine", {}).get("name") == "flower":
-        return  # nothing is the client's own, or it stayed at a real site: loading says so
-    store = PrivateStore(run / "clients")
-    if not any(name.startswith("model/") for name in store.newest(client).tensors):
-        trained = [name for name in store.clients() if name != client]
-        raise RunError(
-            f"the classifier of client '{client}' has never been trained",
-            where=str(run),
-            expected="a client that took part in a round",
-            found=f"trained are {', '.join(trained)}" if trained else "no client's tensors in the run's folder",
+def _check_motion(source: Path) -> None:
+    """What is plainly something else is said to be so, before it is looked for joints."""
+    found = "a folder" if source.is_dir() else kind(source)
+    hints = {
+        "an image": "give --model a run of the task image",
+        "a folder": "give one recording; folders go with runs of the task image",
+    }
+    if found in hints:
+        raise DataError(
+            f"this is {found}, and this run's model recognises moving skeletons",
+            where=str(source),
+            expected="one recording: .skeleton, .txt, .mat, .npz or FILE.npz#NAME",
+            found=found if source.is_dir() else source.suffix,
+            hint=hints[found],
         )
 
 
@@ -169,25 +181,9 @@ def _rate(source: Path) -> float | None:
     return float(said.item()) if usable else None
 
 
-def _ranking(loaded: Loaded, body: np.ndarray, classes: Sequence[str], device: torch.device) -> list[tuple[str, float]]:
+def _ranking(loaded: Loaded, body: np.ndarray, classes: Sequence[str], device: torch.device) -> Ranking:
     batch = (torch.from_numpy(body)[None].to(device), torch.zeros(1, dtype=torch.int64, device=device))
     counts = torch.tensor([len(classes)], device=device)
     with torch.inference_mode():
         logits = loaded.task.forward(loaded.model, (*batch, counts)).logits[0, : len(classes)]
-    shares = logits.double().softmax(0).cpu()
-    if not shares.isfinite().all():
-        raise RunError("the model gives no finite numbers", hint="its training diverged: try a lower train.lr")
-    order = shares.argsort(descending=True, stable=True).tolist()
-    return [(classes[i], float(shares[i])) for i in order]
-
-
-def _write(contents: Sequence[tuple[Path | str | None, str | bytes]]) -> None:
-    for given, content in contents:
-        if given is None:
-            continue
-        place = Path(given)
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(place, content)
-        except OSError as error:
-            raise DataError("this cannot be written", where=str(place), found=error.strerror or str(error)) from error
+    return ranked(logits, classes)

@@ -10,6 +10,7 @@ from fedreel.report.markup import Html, data, el, finite, join, number, short, s
 
 SIDE = 1000  # the drawing is SIDE x SIDE and stretched to its frame; strokes do not stretch
 POINTS, THIN_POINTS, THIN_LINES, BARS = 600, 160, 40, 250
+DOTS = 40  # longer lines would become strings of beads
 UNITS: dict[str, Callable[[float], str]] = {"": number, "bytes": size, "s": lambda v: f"{number(v)} s"}
 
 
@@ -32,13 +33,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """What a line chart shows: thick lines, thin ones behind them, a band over all clients if many."""
+    """What a line chart shows: thick lines, thin ones behind them, a band over all clients if many.
+
+    With `dots` short lines mark their points: for lines that were measured in different rounds.
+    """
 
     title: str
     lines: list[Line]
     thin: list[Line] = field(default_factory=list)
     clients: int = 0
     band: tuple[list[int], list[float], list[float]] | None = None
+    dots: bool = False
 
 
 def line_chart(chart: Chart, *, wide: bool = False) -> Html:
@@ -62,6 +67,8 @@ def line_chart(chart: Chart, *, wide: bool = False) -> Html:
         marks.append(el("path", class_="band", d="M" + "L".join(place.at(x, y) for x, y in edge) + "Z"))
     marks += [el("path", class_="thin", d=_path(line, place)) for line in thin]
     marks += [el("path", class_=_style(i, line), d=_path(line, place)) for i, line in enumerate(lines)]
+    if chart.dots:
+        marks += [_dots(i, line, place) for i, line in enumerate(lines) if len(line.x) <= DOTS]
 
     payload: dict[str, object] = {
         "kind": "line",
@@ -153,6 +160,11 @@ def _path(line: Line, place: _Place) -> str:
         parts.append(f"L{place.at(x, y)}" if drawing else f"M{place.at(x, y)}h0")
         drawing = True
     return "".join(parts)
+
+
+def _dots(i: int, line: Line, place: _Place) -> Html:
+    path = "".join(f"M{place.at(x, y)}h0" for x, y in zip(line.x, line.y) if y is not None)
+    return el("path", class_=f"thick s{i}", style="stroke-width:6;stroke-dasharray:none", d=path)
 
 
 def _style(i: int, line: Line) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedreel.report.charts import THIN_LINES, Chart, Line, bar_chart, line_chart
 from fedreel.report.markup import Html, el, finite, natural
-from fedreel.report.read import Run
+from fedreel.report.read import Record, Run
 
 MOST_CHARTS = 24
 COSTS = {"round", "seconds", "bytes_up", "bytes_down", "bytes_testing", "ordered", "answered"}
@@ -38,10 +38,12 @@ def costs(run: Run) -> Html:
     if traffic:
         figures.append(bar_chart("Bytes per round", rounds, traffic, "bytes"))
     timed = sorted({*run.train, *run.test})
-    testing = [finite(run.test.get(r, {}).get("seconds")) or 0.0 for r in timed]
-    whole = _numbers(run, timed, "seconds")  # a round's seconds include its test
-    training = [max(0.0, w - t) for w, t in zip(whole, testing)]
-    seconds = [(name, y) for name, y in (("training", training), ("testing", testing)) if any(y)]
+    testing = [_seconds(run.test, r) + _seconds(run.averaged, r) for r in timed]
+    server = [_seconds(run.study, r) for r in timed]
+    whole = _numbers(run, timed, "seconds")  # a round's seconds include its tests and the server's training
+    training = [max(0.0, w - t - s) for w, t, s in zip(whole, testing, server)]
+    spent = (("training", training), ("testing", testing), ("the server's training", server))
+    seconds = [(name, y) for name, y in spent if any(y)]
     if seconds:
         figures.append(bar_chart("Seconds per round", timed, seconds, "s"))
     answered, ordered = (_numbers(run, rounds, key) for key in ("answered", "ordered"))
@@ -126,3 +128,7 @@ def _by_client(
 
 def _numbers(run: Run, rounds: list[int], key: str) -> list[float]:
     return [max(0.0, finite(run.train.get(r, {}).get(key)) or 0.0) for r in rounds]
+
+
+def _seconds(records: dict[int, Record], round_: int) -> float:
+    return max(0.0, finite(records.get(round_, {}).get("seconds")) or 0.0)

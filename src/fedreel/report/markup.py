@@ -100,7 +100,7 @@ def finite(value: Any) -> float | None:
     """The value as a float if it is a number a chart can show (bounded, so that spans do not overflow)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if math.isfinite(value) and abs(value) < 1e300 else None
+    return float(value) if abs(value) < 1e300 else None  # an integer may be too large for math.isfinite
 
 
 def number(value: float | None) -> str:

@@ -11,6 +11,7 @@ from fedreel.report.curves import costs, curves
 from fedreel.report.departures import departures, refusals
 from fedreel.report.markup import Html, el, escape, join, short, system_title, table
 from fedreel.report.overview import header, problems, tiles
+from fedreel.report.phases import steps
 from fedreel.report.read import Run, read_run
 from fedreel.report.shell import document, save, section
 
@@ -23,6 +24,7 @@ def write(run: Path) -> Path:
     hover = "Hover, or focus and use the arrow keys, for values." if found.train or found.test else None
     sections = [
         ("curves", "Curves", curves(found), hover),
+        ("steps", "The steps of a round", steps(found), None),
         (
             "clients",
             "Clients",

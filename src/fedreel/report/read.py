@@ -61,6 +61,9 @@ class Run:
     sites: dict[str, list[str]] = field(default_factory=dict)  # real sites and their clients
     train: dict[int, Record] = field(default_factory=dict)
     test: dict[int, Record] = field(default_factory=dict)
+    trained: dict[int, Record] = field(default_factory=dict)  # tests of the clients' own models after their training
+    averaged: dict[int, Record] = field(default_factory=dict)  # tests of their mean, before the server trains it
+    study: dict[int, Record] = field(default_factory=dict)  # the server's training on data of its own
     refused: list[Record] = field(default_factory=list)
     notes: list[Record] = field(default_factory=list)
     others: list[Record] = field(default_factory=list)
@@ -118,8 +121,8 @@ class Run:
     def clients(self) -> list[str]:
         """Everyone this directory mentions, in natural order."""
         names: set[str] = {*self.partition.get("train", {}), *self.partition.get("test", {})}
-        for record in (*self.train.values(), *self.test.values()):
-            names.update(record["clients"])
+        for phase in (self.train, self.test, self.trained, self.averaged):
+            names.update(*(record["clients"] for record in phase.values()))
         names.update(record["client"] for record in self.refused)
         names.update(self.ledger.client_bytes if self.ledger else ())
         return sorted(names - {""}, key=natural)
@@ -225,13 +228,11 @@ def _add_metrics(run: Run, record: Record) -> None:
         run.sites = {str(site): _names(clients) for site, clients in (record.get("sites") or {}).items()}
     elif phase == "train":
         run.train[round_] = {**record, "clients": _names(record.get("clients") or [])}
-    elif phase == "test":
-        clients = {str(name): dict(values) for name, values in (record.get("clients") or {}).items()}
-        metrics = {str(name): value for name, value in (record.get("metrics") or {}).items()}
-        merged = run.test.setdefault(round_, {"metrics": {}, "clients": {}})
-        merged["metrics"].update(metrics)
-        merged["clients"].update(clients)
-        merged["seconds"] = record.get("seconds")
+    elif phase in ("test", "trained", "averaged"):
+        _add_test({"test": run.test, "trained": run.trained, "averaged": run.averaged}[phase], round_, record)
+    elif phase == "study":
+        numbers = {key: finite(record.get(key)) for key in ("loss", "samples", "seconds")}
+        run.study[round_] = {"what": str(record.get("what") or ""), **numbers}
     elif phase == "refused":
         words = {key: str(record.get(key) or "") for key in ("client", "reason", "detail")}
         run.refused.append({"round": round_, **words})
@@ -239,6 +240,15 @@ def _add_metrics(run: Run, record: Record) -> None:
         run.notes.append({"round": round_, "text": str(record["text"])})
     else:
         run.others.append({**record, "phase": str(phase), "round": round_})
+
+
+def _add_test(tests: dict[int, Record], round_: int, record: Record) -> None:
+    clients = {str(name): dict(values) for name, values in (record.get("clients") or {}).items()}
+    metrics = {str(name): value for name, value in (record.get("metrics") or {}).items()}
+    merged = tests.setdefault(round_, {"metrics": {}, "clients": {}})
+    merged["metrics"].update(metrics)
+    merged["clients"].update(clients)
+    merged["seconds"] = record.get("seconds")
 
 
 def _names(clients: Iterable[object]) -> list[str]:

@@ -29,13 +29,13 @@ class Contrasting(Classification, Studied):
 
     objective: Literal["labels", "views"] = "labels"  # what clients learn; views: no label is looked at
     temperature: float = 0.1
-    projection: int = 126
+    embedding: int = 126  # numbers that a view is made of by the projector
     projector: Form = "two-layers"
     anchor: Literal["view", "raw"] = "view"  # raw: one of the two views is the sample itself
     strength: float = 0.5  # of the changes of colour in views
 
     def check_contrast(self) -> None:
-        check_ranges(self, "task", temperature=(1e-6, math.inf), projection=(1, math.inf), strength=(0, 1.25))
+        check_ranges(self, "task", temperature=(1e-6, math.inf), embedding=(1, math.inf), strength=(0, 1.25))
 
     def check_views(self) -> None:
         if self.objective != "views":
@@ -106,7 +106,7 @@ class Contrasting(Classification, Studied):
         return Subject(lambda: Classifier(self.backbone(), classes), _Labels(self), learned)
 
     def _projected(self) -> Projected:
-        return Projected(self.backbone(), self.projection, self.projector)
+        return Projected(self.backbone(), self.embedding, self.projector)
 
     @property
     def _contrast(self) -> Contrast:

@@ -42,10 +42,10 @@ SMALL = Size(
     summary_videos=6,
     skeleton_unit=24,
     image_owners=10,
-    image_shapes=5,
-    image_textures=4,
+    image_shapes=4,
+    image_textures=2,
     image_train=120,
-    image_test=2,
+    image_test=5,
     image_server=1500,
 )
 
