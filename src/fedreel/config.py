@@ -211,6 +211,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             return tuple(_convert(args[0], v, where) for v in value)
         if len(args) == len(value):
             return tuple(_convert(a, v, where) for a, v in zip(args, value))
+    if hint is types.NoneType and value is None:
+        return None
     if origin in (typing.Union, types.UnionType):
         for option in args:
             try:

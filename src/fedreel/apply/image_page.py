@@ -68,9 +68,10 @@ def draw_album(made: Album, top: int) -> str:
         section("labels", "How many of each", _counts(made)),
         section("skipped", "Skipped", _skipped(made), lead=_left_out(len(made.skipped))) if made.skipped else None,
     )
-    common, times = Counter(image.label for image in made.images).most_common(1)[0]
+    common = Counter(image.label for image in made.images).most_common(1)[0][0]
     said = ["the images of a folder, by the model ", el("b", made.run.resolve().name)]
-    return _page(f"{short(name)}: images", _header(name, said, ("most often", number(times), common)), body)
+    headline = ("images", number(len(made.images)), f"most often {common}")
+    return _page(f"{short(name)}: images", _header(name, said, headline), body)
 
 
 def _page(title: str, header: Html, body: Html) -> str:

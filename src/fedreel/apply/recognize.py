@@ -74,21 +74,19 @@ def recognize(
     """
     run = Path(model).parent if Path(model).name == "model" and (Path(model) / "card.json").is_file() else Path(model)
     _check(file, top, {"the page": page, "the GIF": gif, "the JSON file": json})
-    loaded = load(run, device=str(pick_device(device)))
+    on, source = pick_device(device), _source(file)
+    loaded = load(run, device=str(on))
     if isinstance(loaded.task, Image):
         _check_still(gif)
-        where = pick_device(device)
-        return recognize_images(
-            _source(file), run, loaded, client, top=top, page=page, json=json, device=where, tell=tell
-        )
-    loaded, client, classes = _own(loaded, run, client, str(pick_device(device)))
+        return recognize_images(source, run, loaded, client, top=top, page=page, json=json, device=on, tell=tell)
+    loaded, client, classes = _own(loaded, run, client, str(on))
     task = loaded.task
     assert isinstance(task, SkeletonRecognition)
     joints = find_joints(task.joints)
-    _check_motion(_source(file))
+    _check_motion(source)
     frames, body = _read(file, joints, task)
-    ranking = _ranking(loaded, body, classes, pick_device(device))
-    fps = _rate(_source(file))
+    ranking = _ranking(loaded, body, classes, on)
+    fps = _rate(source)
     made = Recognition(str(file), run, client, *ranking[0], ranking, len(frames), fps, joints.name)
     contents: list[tuple[Path | str | None, str | bytes]] = []
     if page or gif:

@@ -70,10 +70,11 @@ class Album:
 
     def lines(self, top: int) -> list[str]:
         """What a terminal shows of it: a line for each image."""
-        files, labels = ([plain(getattr(image, name)) for image in self.images] for name in ("file", "label"))
-        wide, shares = [max(map(len, names)) for names in (files, labels)], (image.confidence for image in self.images)
-        rows = zip(files, labels, shares)
-        return [f"{file:<{wide[0]}}  {label:<{wide[1]}}  {100 * share:3.0f} %" for file, label, share in rows]
+        files = [plain(image.file) for image in self.images]
+        labels = [plain(image.label) for image in self.images]
+        first, second = (max(map(len, names)) for names in (files, labels))
+        rows = zip(files, labels, self.images)
+        return [f"{file:<{first}}  {label:<{second}}  {100 * image.confidence:3.0f} %" for file, label, image in rows]
 
     def notes(self) -> list[str]:
         """What a terminal shows beside that."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import RunError
 from .blueprint import Blueprint
 from .study import Study
-from .task import Examples, Tensors, What
+from .task import Examples, Task, Tensors, What
 from .weights import Weights
 
 T = TypeVar("T")
@@ -58,6 +58,10 @@ class Server:
         self.progress, self.seed = progress, seed
         self._blueprint, self._watchers, self._public, self._study = blueprint, watchers, public, study
         self._studies: dict[tuple[What, float], Study] = {}
+
+    @property
+    def task(self) -> Task:
+        return self._blueprint.task
 
     @property
     def round(self) -> int:

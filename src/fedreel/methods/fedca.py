@@ -36,6 +36,7 @@ class FedCA(FedSimCLR):
         check_ranges(self, "method", dictionary=(0, math.inf), beta=(0, math.inf), public=(1, math.inf))
 
     def run(self, fed: Federation) -> None:
+        studied(fed.task).check_views()
         for round in fed.rounds():
             if round == 1 and self.beta:
                 base = fed.study(fed.weights, "views")
@@ -54,7 +55,6 @@ class FedCA(FedSimCLR):
 
     def local_training(self, client: Client) -> None:
         task = studied(client.task)
-        task.check_views()
         device = next(client.model.parameters()).device
         given = {name: value.to(device) for name, value in client.args.items() if isinstance(value, Tensor)}
         terms = []

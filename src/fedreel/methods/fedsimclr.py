@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.client import Client
+from ..core.federation import Federation
 from ..core.task import studied
 from .fedavg import FedAvg
 
@@ -13,6 +13,6 @@ from .fedavg import FedAvg
 class FedSimCLR(FedAvg):
     """FedAvg of models that learn to tell views of their client's samples apart: task.objective must be views."""
 
-    def local_training(self, client: Client) -> None:
-        studied(client.task).check_views()
-        super().local_training(client)
+    def run(self, fed: Federation) -> None:
+        studied(fed.task).check_views()
+        super().run(fed)

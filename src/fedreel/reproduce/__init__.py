@@ -22,7 +22,9 @@ from ..errors import RecipeError, nearest
 from ..report import write_table
 from .spec import Claim, Metrics, Row, Scale, Table
 
-SYSTEMS = {name: f"fedreel.reproduce.{name}" for name in ("recognition", "cfedvs", "fsar", "fedvmr", "fedvssl")}
+SYSTEMS = {
+    name: f"fedreel.reproduce.{name}" for name in ("recognition", "cfedvs", "fsar", "fedvmr", "fedvssl", "fedlid")
+}
 DERIVED = "derived.json"  # what a table reads off a finished cell
 
 

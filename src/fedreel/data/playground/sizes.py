@@ -45,7 +45,7 @@ SMALL = Size(
     image_shapes=4,
     image_textures=2,
     image_train=120,
-    image_test=5,
+    image_test=3,
     image_server=1500,
 )
 
