@@ -335,7 +335,7 @@ def test_the_demo_ends_with_one_page_and_goes_on_where_it_was(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = load_recipe("recognition", {**SETTINGS, "data.source": data, "round.rounds": 1})
-    monkeypatch.setattr("fedreel.demo.load_recipe", lambda name: recipe)
+    monkeypatch.setattr("fedreel.demo.load_recipe", lambda name, settings: recipe)
     first = cli("demo", "--out", tmp_path / "demo")
     assert first.code == 0, first.err
     page = tmp_path / "demo" / "index.html"

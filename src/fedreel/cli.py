@@ -152,23 +152,22 @@ def summarize(
 
 @app.command()
 def recognize(
-    file: Annotated[str, typer.Argument(help="A recorded motion (or FILE.npz#NAME), an image, or a folder of images.")],
-    model: Annotated[Path, typer.Option("--model", help="A run directory of the task skeleton or image.")],
+    file: Annotated[str, typer.Argument(help="A motion (or FILE.npz#NAME), an image, a video, or a folder of these.")],
+    model: Annotated[Path, typer.Option("--model", help="A run directory of the task skeleton, image or recognition.")],
     client: Annotated[str, typer.Option(help="Whose classifier is asked [the only client's, or all clients'].")] = "",
-    page: Annotated[Path | None, typer.Option(help="Write a page with the skeleton or images and the ranking.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write a page of what was seen, with the ranking.")] = None,
     gif: Annotated[Path | None, typer.Option(help="Write the moving skeleton to this GIF.")] = None,
     as_json: Annotated[Path | None, typer.Option("--json", help="Write all classes and their probabilities.")] = None,
     top: Annotated[int, typer.Option(help="How many of the likeliest classes to show.")] = 5,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
 ) -> None:
-    """Say which action a moving skeleton shows, or what images show, with a trained model; and draw it."""
-    from .apply.recognize import Album
+    """Say which action a moving skeleton shows, or what images or videos show, with a trained model; and draw it."""
     from .apply.recognize import recognize as start
     from .apply.show import Shown
 
     with Shown() as shown:
         made = start(file, model, client, top=top, page=page, gif=gif, json=as_json, device=device, tell=shown)
-    for line in made.notes() if isinstance(made, Album) else []:
+    for line in made.notes():
         typer.echo(line, err=True)
     for line in made.lines(top):
         typer.echo(line)

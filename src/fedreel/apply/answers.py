@@ -1,4 +1,4 @@
-"""What recognising motions and images shares: whose classifier of a run answers, and what it calls its classes."""
+"""What recognising motions, images and videos shares: whose classifier of a run answers, and what it calls its classes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..core.files import write_atomic
 from ..core.rundir import read_metrics
+from ..core.server import GLOBAL
 from ..core.state import PrivateStore
 from ..data import pictures, video
 from ..errors import DataError, RunError, nearest
@@ -28,6 +29,11 @@ def class_lists(run: Path) -> dict[str, list[str]]:
         return {client: [str(name) for name in told["classes"]] for client, told in record["sets"].items()}
     names = [str(name) for name in record.get("classes", [])]
     return dict.fromkeys(record.get("train") or PrivateStore(run / "clients").clients(), names)
+
+
+def model_for(client: str, card: dict[str, Any]) -> str:
+    """Which of a run's models answers: that of the client's community, or what the method says is for use."""
+    return card.get("communities", {}).get(client) or card.get("recognize", GLOBAL)
 
 
 def numbered(classes: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""A recorded motion or an image in, the name of what it shows out: by a trained model."""
+"""A recorded motion, an image or a video in, the name of what it shows out: by a trained model."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ import torch
 
 from ..core.device import pick_device
 from ..core.run import Loaded, load
-from ..core.server import GLOBAL
 from ..data.skeleton.joints import Joints, find_joints, mapping
 from ..data.skeleton.motions import read_motion
 from ..data.skeleton.prepare import prepare
 from ..errors import DataError, RecipeError
 from ..tasks.image import Image
+from ..tasks.recognition import Recognition as Videos
 from ..tasks.skeleton import SkeletonRecognition
-from .answers import Ranking, check_client, class_lists, kind, numbered, ranked, ranking_lines, write_all
-from .recognize_image import Album, ImageRecognition, recognize_images
+from .answers import Ranking, check_client, class_lists, kind, model_for, numbered, ranked, ranking_lines, write_all
+from .recognize_files import Album, FileRecognition, recognize_files
 from .skeleton_gif import draw_gif
 from .skeleton_page import draw_page, figure
 from .wishes import check_places, check_task, only_client
 
+NAMES = "skeleton, image or recognition"  # tasks whose models recognise something
 KINECT = 30.0  # frames a second of all recordings that are not in an .npz file
 
 
@@ -52,6 +53,10 @@ class Recognition:
         """What a terminal shows of it."""
         return ranking_lines(self.ranking, top)
 
+    def notes(self) -> list[str]:
+        """What a terminal shows beside that: nothing."""
+        return []
+
 
 def recognize(
     file: Path | str,
@@ -64,21 +69,22 @@ def recognize(
     json: Path | str | None = None,
     device: str = "cpu",
     tell: Callable[[str, float], None] | None = None,
-) -> Recognition | ImageRecognition | Album:
+) -> Recognition | FileRecognition | Album:
     """Say which action a recording (FILE, or FILE.npz#NAME) shows, with the model of a run directory of the task
-    skeleton; or what an image shows, or each image of a folder, with that of the task image. `client` is the one whose
-    part of the model is used where clients have their own, such as a classifier for their own class list.
+    skeleton; or what an image or a video shows, or each one of a folder, with that of the task image or recognition.
+    `client` is the one whose part of the model is used where clients have their own, such as a classifier for their own
+    class list.
 
-    `page` gets the moving skeleton or the images and the `top` likeliest classes, `gif` the skeleton alone, `json` the
-    numbers. `tell` hears of the progress in a folder.
+    `page` gets the moving skeleton, the images or frames of the videos, and the `top` likeliest classes; `gif` the
+    skeleton alone, `json` the numbers. `tell` hears of the progress in a folder.
     """
     run = Path(model).parent if Path(model).name == "model" and (Path(model) / "card.json").is_file() else Path(model)
     _check(file, top, {"the page": page, "the GIF": gif, "the JSON file": json})
     on, source = pick_device(device), _source(file)
     loaded = load(run, device=str(on))
-    if isinstance(loaded.task, Image):
+    if isinstance(loaded.task, Image | Videos):
         _check_still(gif)
-        return recognize_images(source, run, loaded, client, top=top, page=page, json=json, device=on, tell=tell)
+        return recognize_files(source, run, loaded, client, top=top, page=page, json=json, device=on, tell=tell)
     loaded, client, classes = _own(loaded, run, client, str(on))
     task = loaded.task
     assert isinstance(task, SkeletonRecognition)
@@ -101,17 +107,17 @@ def _check(file: Path | str, top: int, places: dict[str, Path | str | None]) -> 
     if top < 1:
         raise RecipeError("there is nothing to show", where="top", expected="1 or more", found=str(top))
     source = _source(file)
-    what = "folder" if source.is_dir() else "image" if kind(source) == "an image" else "recording"
-    check_places(source, what, places)
+    kinds = {"an image": "image", "a video": "video"}
+    check_places(source, "folder" if source.is_dir() else kinds.get(kind(source), "recording"), places)
 
 
 def _check_still(gif: Path | str | None) -> None:
     if gif is not None:
         raise RecipeError(
-            "an image does not move, so there is no GIF of it",
+            "a GIF is drawn of moving skeletons only",
             where=str(gif),
             expected="--gif with runs of the task skeleton only",
-            hint="use --page, which shows images too",
+            hint="use --page, which shows images and videos too",
         )
 
 
@@ -123,12 +129,12 @@ def _source(file: Path | str) -> Path:
 
 def _own(loaded: Loaded, run: Path, client: str, device: str) -> tuple[Loaded, str, list[str]]:
     """The model as the client has it, who that is, and the names of its classes."""
-    task = check_task(loaded, SkeletonRecognition, "skeleton or image", "recognise skeletons or images", run)
+    task = check_task(loaded, SkeletonRecognition, NAMES, "recognise skeletons, images or videos", run)
     lists = class_lists(run)
     client = client or _only_client(run, lists, bool(loaded.card["private"]))
     check_client(run, client, [*lists], loaded.card)
-    group = loaded.card.get("communities", {}).get(client, GLOBAL)
-    return load(run, model=group, client=client, device=device), client, lists.get(client) or numbered(task.classes)
+    loaded = load(run, model=model_for(client, loaded.card), client=client, device=device)
+    return loaded, client, lists.get(client) or numbered(task.classes)
 
 
 def _only_client(run: Path, lists: dict[str, list[str]], private: bool) -> str:
@@ -145,7 +151,8 @@ def _check_motion(source: Path) -> None:
     found = "a folder" if source.is_dir() else kind(source)
     hints = {
         "an image": "give --model a run of the task image",
-        "a folder": "give one recording; folders go with runs of the task image",
+        "a video": "give --model a run of the task recognition",
+        "a folder": "give one recording; folders go with runs of the tasks image and recognition",
     }
     if found in hints:
         raise DataError(

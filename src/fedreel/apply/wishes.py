@@ -11,7 +11,11 @@ from ..core.task import Task
 from ..errors import DataError, RunError
 
 T = TypeVar("T", bound=Task)
-COMMANDS = {"summary": "fedreel summarize", "skeleton": "fedreel recognize", "moments": "fedreel find"}
+COMMANDS = {
+    **dict.fromkeys(("skeleton", "image", "recognition"), "fedreel recognize"),
+    "summary": "fedreel summarize",
+    "moments": "fedreel find",
+}
 
 
 def check_places(source: Path, what: str, places: Mapping[str, Path | str | None]) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -116,7 +116,7 @@ def load(path: Path | str, *, model: str = GLOBAL, client: str = "", device: str
             raise RunError(f"there is no model '{model}' here", where=str(folder), hint=nearest(model, card["models"]))
         tensors = load_file(folder / f"{model}.safetensors", device=device)
         recipe = make_recipe(card["recipe"], str(folder / "card.json"))
-        task = make_task(recipe)
+        task = make_task(_without_init(recipe))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(recipe.seed)
             net = task.model().to(device)
@@ -139,6 +139,11 @@ def load(path: Path | str, *, model: str = GLOBAL, client: str = "", device: str
             found=", ".join([f"{n} too much" for n in extra[:3]] + [f"{n} missing" for n in lost[:3]]),
         )
     return Loaded(net.eval(), task, {**card, "not_trained": sorted(own - {*tensors} - {*private})})
+
+
+def _without_init(recipe: Recipe) -> Recipe:
+    """What a finished model began with is not read again: the file may be gone by now."""
+    return replace(recipe, task={**recipe.task, "init": ""}) if recipe.task.get("init") else recipe
 
 
 def _private(run: Path, client: str, wanted: Sequence[str]) -> dict[str, Tensor]:

@@ -127,7 +127,7 @@ def _readings(tree: Path, side: int, where: str) -> tuple[list[Clip], Iterator[n
     if not clips:
         suffixes = " ".join(sorted(SUFFIXES))
         raise DataError("no images here", where=where, expected=f"files ending in {suffixes}, or CIFAR-100's")
-    return clips, _decoded([tree / clip.path for clip in clips], side)
+    return clips, decoded([tree / clip.path for clip in clips], side)
 
 
 def _write(folder: Path, side: int, clips: Sequence[Clip], readings: Iterator[np.ndarray | str], *, where: str) -> None:
@@ -168,14 +168,14 @@ def _write_header(file: IO[bytes], count: int, side: int) -> None:
 
 
 def _found(tree: Path) -> list[Clip]:
-    clips = [_placed(path) for path in _files(tree)]
+    clips = [_placed(path) for path in image_files(tree)]
     clips = _annotated(tree, clips)
     if any(clip.label for clip in clips):  # test images without labels beside them, as Tiny-ImageNet's, test nothing
         clips = [clip for clip in clips if clip.label or clip.split != "test"]
     return clips
 
 
-def _files(tree: Path) -> list[str]:
+def image_files(tree: Path) -> list[str]:
     """Every image below the folder, sorted; hidden files and folders and a Mac's notes about them left out."""
     found = []
     for place, folders, files in os.walk(tree):
@@ -253,14 +253,15 @@ def _fingerprint(root: Path, side: int) -> str:
 # pixels
 
 
-def _decoded(paths: Sequence[Path], side: int) -> Iterator[np.ndarray | str]:
-    """By threads: Pillow lets the others run while it decodes."""
+def decoded(paths: Sequence[Path], side: int) -> Iterator[np.ndarray | str]:
+    """What `decode` gives for each, in their order. By threads: Pillow lets the others run while it decodes."""
     with ThreadPoolExecutor(cores()) as pool:
         for start in range(0, len(paths), CHUNK):
-            yield from pool.map(partial(_decode, side=side), paths[start : start + CHUNK])
+            yield from pool.map(partial(decode, side=side), paths[start : start + CHUNK])
 
 
-def _decode(path: Path, side: int) -> np.ndarray | str:
+def decode(path: Path, side: int) -> np.ndarray | str:
+    """An image as uint8 RGB (side, side, 3), or why it cannot be read."""
     try:
         if not path.stat().st_size:
             return "the file is empty"

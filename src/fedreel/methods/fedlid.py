@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import fmean
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from ..config import check_ranges
 from ..core.aggregate import Mean
@@ -61,6 +61,10 @@ class FedLID(Method):
             return weights
         learned = fed.study(weights, self.study, self.share, self.keep_projector)
         return learned if self.statistics == "server" else learned.with_state_of(weights)
+
+    def card(self, fed: Federation) -> dict[str, Any]:
+        """The classifier fits the mean's backbone, not the one that the server has trained on from there."""
+        return {} if self.study == "none" else {"recognize": "averaged"}
 
     def local_training(self, client: Client) -> None:
         client.fit()
