@@ -152,7 +152,7 @@ def summarize(
 
 @app.command()
 def recognize(
-    file: Annotated[str, typer.Argument(help="A motion (or FILE.npz#NAME), an image, a video, or a folder of these.")],
+    file: Annotated[str, typer.Argument(help="A motion (or FILE.npz#NAME); an image or video, or a folder of them.")],
     model: Annotated[Path, typer.Option("--model", help="A run directory of the task skeleton, image or recognition.")],
     client: Annotated[str, typer.Option(help="Whose classifier is asked [the only client's, or all clients'].")] = "",
     page: Annotated[Path | None, typer.Option(help="Write a page of what was seen, with the ranking.")] = None,

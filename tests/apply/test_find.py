@@ -384,7 +384,7 @@ def test_of_a_video_that_breaks_off_the_beginning_is_looked_at(trained: Path, tm
 
 @pytest.mark.parametrize(
     ("task", "hint"),
-    [("summary", "fedreel summarize"), ("skeleton", "fedreel recognize"), ("recognition", "fedreel.load")],
+    [("summary", "fedreel summarize"), ("recognition", "fedreel recognize"), ("pretrain", "fedreel.load")],
 )
 def test_a_run_of_another_task_is_refused(task: str, hint: str, video: Path, copied: Path) -> None:
     """Of a model of the other task, built from scratch."""

@@ -207,16 +207,16 @@ def test_classes_without_names_are_numbered(copied: Path, sets: Path) -> None:
 # what is refused
 
 
-@pytest.mark.parametrize(("task", "hint"), [("summary", "fedreel summarize"), ("recognition", "fedreel.load")])
+@pytest.mark.parametrize(("task", "hint"), [("summary", "fedreel summarize"), ("pretrain", "fedreel.load")])
 def test_a_run_of_another_task_is_refused(task: str, hint: str, copied: Path, sets: Path) -> None:
     """Of a model of the other task, built from scratch."""
     table = {"task": {"name": task}, "method": {"name": "fedavg"}}
     state = make_task(make_recipe(table)).model().state_dict()
     save_file(dict(state), copied / "model" / "global.safetensors")
     change_card(copied, task=task, recipe=table, travelling=[*state], private=[])
-    with pytest.raises(RunError, match="does not recognise skeletons") as error:
+    with pytest.raises(RunError, match="does not recognise skeletons, images or videos") as error:
         recognize(f"{sets / 'left.npz'}#m0", copied, "left")
-    assert error.value.found == task
+    assert (error.value.expected, error.value.found) == ("a run of the task skeleton, image or recognition", task)
     assert hint in error.value.hint
 
 
@@ -229,7 +229,7 @@ def test_recordings_that_cannot_be_used_leave_nothing(federated: Path, tmp_path:
         "none.npz": "no such file",
         "text.skeleton": "cannot be used",
         "broken.npz": "not a readable",
-        "film.mp4": "no file of skeletons",
+        "film.mp4": "this is a video, and this run's model recognises moving skeletons",
         one(tmp_path / "few.npz", motion(0), joint_names=few).name: "too few of the joints",
         one(tmp_path / "empty.npz", 0 * motion(0)).name: "no body in any frame",
         one(tmp_path / "nan.npz", motion(0) * np.float32("nan")).name: "no body in any frame",

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from embedded import other_task
 from fedreel import api
+from fedreel.apply.export import export
 from fedreel.apply.recognize import recognize
 from fedreel.config import make_recipe
 from fedreel.data.pictures import open_pictures
@@ -86,11 +87,11 @@ def change_card(folder: Path, **values: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
-def by_hand(run: Path, pixels: np.ndarray) -> dict[str, float]:
+def by_hand(run: Path, pixels: np.ndarray, model: str = "global") -> dict[str, float]:
     """Probabilities of one image (16, 16, 3): ImageNet's mean and deviation, the network, softmax."""
     x = (pixels / 255 - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])
     with torch.no_grad():
-        logits = api.load(run).model(torch.from_numpy(x).float().permute(2, 0, 1)[None])[0].double().numpy()
+        logits = api.load(run, model=model).model(torch.from_numpy(x).float().permute(2, 0, 1)[None])[0].double().numpy()
     powers = np.exp(logits - logits.max())
     return dict(zip(CLASSES, (powers / powers.sum()).tolist()))
 
@@ -156,7 +157,7 @@ def test_a_folder_gives_an_answer_for_each_image_below_it(trained: Path, tmp_pat
         picture(tmp_path / "in" / name, label, seed)
     (tmp_path / "in" / "notes.txt").write_text("no image")
     made = recognize(tmp_path / "in", trained)
-    assert [(image.file, image.label) for image in made.images] == [
+    assert [(image.file, image.label) for image in made.files] == [
         (str(tmp_path / "in" / name), label) for name, label in wanted.items()
     ]
     assert made.skipped == []
@@ -168,9 +169,9 @@ def test_many_images_are_answered_as_one_is(trained: Path, tmp_path: Path) -> No
     files[64].write_bytes(b"")
     heard: list[float] = []
     made = recognize(tmp_path / "in", trained, tell=lambda what, share: heard.append(share))
-    assert [image.file for image in made.images] == [str(file) for n, file in enumerate(files) if n != 64]
+    assert [image.file for image in made.files] == [str(file) for n, file in enumerate(files) if n != 64]
     assert [(broken.path, broken.reason) for broken in made.skipped] == [(str(files[64]), "the file is empty")]
-    for n, image in ((0, made.images[0]), (63, made.images[63]), (65, made.images[64]), (130, made.images[-1])):
+    for n, image in ((0, made.files[0]), (63, made.files[63]), (65, made.files[64]), (130, made.files[-1])):
         assert dict(image.ranking) == pytest.approx(dict(recognize(files[n], trained).ranking), abs=1e-5)
     assert heard == sorted(heard)
     assert heard[-1] == 1
@@ -261,7 +262,7 @@ def test_the_page_of_a_folder_shows_each_image_with_its_label(trained: Path, tmp
     for shown, label in zip(embedded_images(tmp_path / "p.html"), CLASSES):
         assert np.asarray(shown).mean((0, 1)) == pytest.approx(COLOURS[label], abs=6)
     assert len(page.values("i", "style")) == 9
-    assert [image.label for image in made.images] == CLASSES
+    assert [image.label for image in made.files] == CLASSES
     assert "<b>.png" in page.said
 
 
@@ -329,6 +330,32 @@ def test_a_model_that_learned_from_views_has_no_classes(data: Path, tmp_path: Pa
     assert not (tmp_path / "a.json").exists()
 
 
+# which model, and what it began with
+
+
+def test_of_a_run_of_fedlid_the_mean_answers_not_what_the_server_made_of_it(data: Path, tmp_path: Path) -> None:
+    run = train(tmp_path / "run", data, {"name": "fedlid"}, rounds=1)
+    file = picture(tmp_path / "a.png", "sea", 5, (16, 16))
+    by_name = {name: by_hand(run, np.asarray(Image.open(file)), name) for name in ("averaged", "global")}
+    assert by_name["averaged"] != pytest.approx(by_name["global"], abs=1e-4)
+    for client in ("", "ann"):
+        assert dict(recognize(file, run, client).ranking) == pytest.approx(by_name["averaged"], abs=1e-5)
+
+
+def test_without_training_at_the_server_there_is_one_model_for_use(heads: Path) -> None:
+    assert "recognize" not in api.load(heads).card
+
+
+def test_a_finished_model_does_not_need_the_weights_it_began_with(data: Path, trained: Path, tmp_path: Path) -> None:
+    export(trained, tmp_path / "first.safetensors")
+    run = train(tmp_path / "run", data, {"name": "fedavg"}, rounds=1, init=str(tmp_path / "first.safetensors"))
+    file = picture(tmp_path / "a.png", "sea", 5)
+    before = recognize(file, run)
+    (tmp_path / "first.safetensors").unlink()
+    assert recognize(file, run) == before
+    assert api.load(run).card["recipe"]["task"]["init"] == str(tmp_path / "first.safetensors")
+
+
 # what is refused
 
 
@@ -374,7 +401,7 @@ def test_outputs_that_cannot_be_are_refused(trained: Path, tmp_path: Path) -> No
         recognize(tmp_path / "in", trained, json=file)
     with pytest.raises(DataError, match="would be a folder"):
         recognize(tmp_path / "in", trained, page=tmp_path / "in")
-    with pytest.raises(RecipeError, match="does not move"):
+    with pytest.raises(RecipeError, match="of moving skeletons only"):
         recognize(file, trained, gif=tmp_path / "a.gif")
     with pytest.raises(FedreelError, match="nothing to show"):
         recognize(file, trained, top=0)
@@ -397,10 +424,15 @@ def test_an_image_given_to_a_model_of_skeletons_is_told(tmp_path: Path) -> None:
 
 def test_an_image_given_to_a_model_of_videos_is_told(trained: Path, tmp_path: Path) -> None:
     run = other_task(trained, tmp_path / "other", "recognition")
-    with pytest.raises(RunError, match="does not recognise skeletons or images") as error:
-        recognize(picture(tmp_path / "a.png", "sea", 5), run, page=tmp_path / "p.html")
-    assert (error.value.expected, error.value.found) == ("a run of the task skeleton or image", "recognition")
-    assert "fedreel.load" in error.value.hint
+    file = picture(tmp_path / "a.png", "sea", 5)
+    with pytest.raises(DataError, match="this is an image, and this run's model recognises videos") as error:
+        recognize(file, run, page=tmp_path / "p.html")
+    assert error.value.found == ".png"
+    assert error.value.expected.startswith("a video")
+    assert "task image" in error.value.hint
+    with pytest.raises(DataError, match="cannot be read as a video") as error:
+        recognize(file.rename(tmp_path / "photo"), run, page=tmp_path / "p.html")
+    assert error.value.found == "it is an image"
     assert not (tmp_path / "p.html").exists()
 
 

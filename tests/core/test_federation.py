@@ -288,3 +288,12 @@ def test_memory_and_models_are_what_a_later_federation_starts_from(tmp_path: Pat
     longer = Federation(engine, method, RoundConfig(rounds=5, evaluate_every=0), 0, progress=fed.progress)
     method.run(longer)
     assert longer.memory["sum"] == 15
+
+
+def test_global_models_are_kept_evenly_over_the_rounds(tmp_path: Path) -> None:
+    fed, _ = federate(tmp_path / "six", FedAvg(), rounds=6, keep_models=3)
+    assert sorted(fed.models) == ["global", "round-0002", "round-0004", "round-0006"]
+    assert fed.models["round-0006"].equal(fed.weights)
+    four, _ = federate(tmp_path / "four", FedAvg(), rounds=4)
+    assert fed.models["round-0004"].equal(four.weights), "a kept model is the one that a shorter run ends with"
+    assert sorted(four.models) == ["global"]

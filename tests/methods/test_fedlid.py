@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -83,6 +84,16 @@ def test_statistics_of_clients_survive_the_servers_training(tmp_path: Path) -> N
         same = torch.equal(fed.weights["backbone.1.running_mean"], fed.models["averaged"]["backbone.1.running_mean"])
         assert same == (kind == "clients")
         assert not torch.equal(fed.weights["backbone.0.weight"], fed.models["averaged"]["backbone.0.weight"])
+
+
+@pytest.mark.parametrize(("study", "told"), [("views", {"recognize": "averaged"}), ("none", {})])
+def test_the_card_names_the_mean_for_use_where_the_server_trains(
+    study: Literal["views", "none"], told: dict[str, str], tmp_path: Path
+) -> None:
+    method = FedLID(study=study)
+    fed, _ = federate(tmp_path, method, rounds=1)
+    assert method.card(fed) == told
+    assert {*told.values()} <= {*fed.models}
 
 
 def test_a_server_section_is_refused_where_the_server_does_not_train() -> None:

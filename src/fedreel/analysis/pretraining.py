@@ -50,6 +50,22 @@ def recalls(run: Path) -> Metrics:
     return over_sets(sets(recipe, task), measure)
 
 
+def recall_curve(run: Path) -> Metrics:
+    """`r1 after N %`: R@1 of the global models that were kept on the way, by how much of the rounds were over."""
+    loaded, recipe = opened(run)
+    task, device = _task(loaded), str(pick_device(recipe.device))
+    found: Metrics = {}
+    for name in sorted(n for n in loaded.card["models"] if n.startswith("round-")):
+        model = load(run, model=name, device=device).model
+
+        def measure(labelled: LabelledSet, model: nn.Module = model) -> Metrics:
+            return {"r1": retrieval(model, task, labelled)[1]}
+
+        over = 100 * int(name.removeprefix("round-")) / recipe.round.rounds
+        found[f"r1 after {over:3.0f} %"] = over_sets(sets(recipe, task), measure)["r1"]
+    return found
+
+
 def probes(run: Path) -> Metrics:
     """`probe`: top-1 of linear classifiers on the frozen backbone; of smaller networks than the paper's, vectors are
     standardised."""

@@ -1,4 +1,4 @@
-"""What recognising motions, images and videos shares: whose classifier of a run answers, and what it calls its classes."""
+"""What recognising anything shares: whose classifier of a run answers, and what it calls its classes."""
 
 from __future__ import annotations
 

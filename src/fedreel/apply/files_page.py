@@ -1,17 +1,19 @@
-"""The pages of recognised images: one image with what it could be, or a folder's, each with its likeliest classes."""
+"""The pages of recognised images and videos: one with what it could be, or each one of a folder."""
 
 from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from PIL import Image
 
-from ..data.pictures import FORMATS, _decode
+from ..data.pictures import FORMATS, decode
+from ..data.shards import spaced
 from ..report.markup import Html, count, el, number, short, table
 from ..report.shell import document, section
 from .answers import Ranking
@@ -19,14 +21,18 @@ from .skeleton_page import STYLE as RANKING
 from .skeleton_page import percent
 
 if TYPE_CHECKING:
-    from .recognize_image import Album, ImageRecognition
+    from .recognize_files import Album, FileRecognition
 
 LARGE, SMALL = 640, 240  # pixels of the longer side of a picture, alone and among others
 COARSE = 100  # smaller images are enlarged without making them smooth
-SHOWN = 200  # images and skipped files of a folder that the page has room for
-BARS = 3  # classes below each image of a folder
+SHOWN = 200  # files of a folder, and skipped ones, that the page has room for
+FRAMES = 8  # of each video of a folder
+BARS = 3  # classes below each file of a folder
 STYLE = """
 .picture img { display: block; width: 100%; max-height: 62vh; object-fit: contain; }
+.strip { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 7rem), 1fr)); gap: .3rem; }
+.strip img, .album .strip img { display: block; width: 100%; height: auto; }
+.album .strip { grid-template-columns: repeat(4, 1fr); gap: 2px; background: var(--wash); }
 .coarse { image-rendering: pixelated; }
 .album { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 14rem), 1fr)); gap: 1rem; list-style: none; margin: 0; padding: 0; }
 .album > li { display: flex; flex-direction: column; min-width: 0; background: var(--card); border: 1px solid var(--line); border-radius: 8px; overflow: hidden; break-inside: avoid; }
@@ -36,15 +42,19 @@ STYLE = """
 """  # noqa: E501
 
 
-def draw_image(made: ImageRecognition, top: int) -> str:
-    """The whole page of one image: one file that opens without a network."""
-    name = Path(made.file).name
-    below = el("p", el("span", f"the model sees it as {made.side} x {made.side} pixels"), class_="below")
-    shown = el("figure", _picture(made.file, LARGE), below, class_="picture")
-    ranking = [el("h2", "What it could be"), _bars(made.ranking, top), _about(made)]
+def draw_file(made: FileRecognition, top: int, strip: np.ndarray | None) -> str:
+    """The whole page of one file: it opens without a network. `strip` holds the frames (T, side, side, 3) of a video
+    that the model saw."""
+    name, what = Path(made.file).name, "image" if made.frames is None else "video"
+    often = "" if made.frames is None else f"{count(made.frames, 'frame')} of "
+    below = el("p", el("span", f"the model sees it as {often}{made.side} x {made.side} pixels"), class_="below")
+    shown = el("figure", _shown(made.file, LARGE, strip), below, class_="picture")
+    ranking = [el("h2", "What it could be"), _bars(made.ranking, top), _about(made, what)]
+    fault = el("li", f"{made.fault}; only what comes before was looked at")
     body = el(
         "main",
-        el("div", section("image", "The image", shown), el("section", ranking, id="ranking"), class_="moving"),
+        el("ul", fault, class_="problems") if made.fault else None,
+        el("div", section(what, f"The {what}", shown), el("section", ranking, id="ranking"), class_="moving"),
     )
     header = _header(
         made.label,
@@ -54,24 +64,23 @@ def draw_image(made: ImageRecognition, top: int) -> str:
     return _page(f"{short(made.label)}: {short(name)}", header, body)
 
 
-def draw_album(made: Album, top: int) -> str:
-    """The whole page of a folder's images, in the order of their paths."""
+def draw_album(made: Album, top: int, strips: Mapping[str, np.ndarray]) -> str:
+    """The whole page of a folder's files, in the order of their paths; `strips` of videos by their files."""
     name = Path(made.folder).resolve().name
-    shown = made.images[:SHOWN]
     cards = [
-        el("li", _picture(image.file, SMALL), el("p", _below(image.file, made)), _bars(image.ranking, min(top, BARS)))
-        for image in shown
+        el("li", _shown(one.file, SMALL, few), el("p", _words(one, made)), _bars(one.ranking, min(top, BARS)))
+        for one, few in ((one, _few(strips.get(one.file))) for one in made.files[:SHOWN])
     ]
     body = el(
         "main",
-        section("images", "The images", el("ol", cards, class_="album"), lead=_left_out(len(made.images))),
+        section(made.what, f"The {made.what}", el("ol", cards, class_="album"), lead=_left_out(len(made.files))),
         section("labels", "How many of each", _counts(made)),
         section("skipped", "Skipped", _skipped(made), lead=_left_out(len(made.skipped))) if made.skipped else None,
     )
-    common = Counter(image.label for image in made.images).most_common(1)[0][0]
-    said = ["the images of a folder, by the model ", el("b", made.run.resolve().name)]
-    headline = ("images", number(len(made.images)), f"most often {common}")
-    return _page(f"{short(name)}: images", _header(name, said, headline), body)
+    common = Counter(one.label for one in made.files).most_common(1)[0][0]
+    said = [f"the {made.what} of a folder, by the model ", el("b", made.run.resolve().name)]
+    headline = (made.what, number(len(made.files)), f"most often {common}")
+    return _page(f"{short(name)}: {made.what}", _header(name, said, headline), body)
 
 
 def _page(title: str, header: Html, body: Html) -> str:
@@ -85,8 +94,19 @@ def _header(title: str, lead: Sequence[object], headline: tuple[str, str, str]) 
     return el("header", el("div", left), el("div", right, class_="headline"))
 
 
+def _shown(file: str, longest: int, strip: np.ndarray | None) -> Html:
+    if strip is None:
+        return _picture(file, longest)
+    frames = [_embedded(frame, f"frame {n} of {len(strip)}") for n, frame in enumerate(strip, 1)]
+    return el("div", frames, class_="strip", role="group", aria_label=f"frames of {Path(file).name}")
+
+
+def _few(strip: np.ndarray | None) -> np.ndarray | None:
+    return None if strip is None else strip[spaced(len(strip), min(FRAMES, len(strip)))]
+
+
 def _picture(file: str, longest: int) -> Html:
-    """The image as an embedded JPEG, made of the same pixels that training would see, in its own proportions."""
+    """The image, made of the same pixels that training would see, in its own proportions."""
     name = Path(file).name
     try:
         with Image.open(file, formats=FORMATS) as image:
@@ -95,13 +115,18 @@ def _picture(file: str, longest: int) -> Html:
         return el("div", class_="none", role="img", aria_label=f"no picture of {name}")
     scale = min(1.0, longest / max(wide, tall))
     fitted = (max(1, round(wide * scale)), max(1, round(tall * scale)))
-    pixels = _decode(Path(file), max(fitted))
+    pixels = decode(Path(file), max(fitted))
     if isinstance(pixels, str):
         return el("div", class_="none", role="img", aria_label=f"no picture of {name}")
+    return _embedded(np.asarray(Image.fromarray(pixels).resize(fitted, Image.Resampling.BILINEAR)), name)
+
+
+def _embedded(pixels: np.ndarray, name: str) -> Html:
+    """A picture in the page itself, as JPEG."""
     content = BytesIO()
-    Image.fromarray(pixels).resize(fitted, Image.Resampling.BILINEAR).save(content, "JPEG", quality=90, subsampling=0)
+    Image.fromarray(pixels).save(content, "JPEG", quality=90, subsampling=0)
     source = f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
-    return el("img", src=source, alt=name, class_="coarse" if max(wide, tall) < COARSE else None)
+    return el("img", src=source, alt=name, class_="coarse" if max(pixels.shape) < COARSE else None)
 
 
 def _bars(ranking: Ranking, top: int) -> Html:
@@ -116,10 +141,14 @@ def _bars(ranking: Ranking, top: int) -> Html:
     return el("ol", rows, more if rest else None, class_="ranking")
 
 
-def _about(made: ImageRecognition) -> Html:
+def _about(made: FileRecognition, what: str) -> Html:
     rows: list[list[object]] = [["file", Path(made.file).name], ["model", made.run.resolve().name]]
     rows += [["client", made.client]] if made.client else []
-    return table(["what", "value"], rows, caption="The image")
+    return table(["what", "value"], rows, caption=f"The {what}")
+
+
+def _words(one: FileRecognition, made: Album) -> str:
+    return _below(one.file, made) + (" (it breaks off)" if one.fault else "")
 
 
 def _below(file: str, made: Album) -> str:
@@ -127,9 +156,9 @@ def _below(file: str, made: Album) -> str:
 
 
 def _counts(made: Album) -> Html:
-    found = Counter(image.label for image in made.images)
+    found = Counter(one.label for one in made.files)
     rows: list[list[object]] = [[label, times] for label, times in found.most_common()]
-    return table(["label", "images"], rows, caption="Images of each label", class_="sortable")
+    return table(["label", made.what], rows, caption=f"{made.what.capitalize()} of each label", class_="sortable")
 
 
 def _skipped(made: Album) -> Html:

@@ -30,7 +30,7 @@ from .answers import (
     ranking_lines,
     write_all,
 )
-from .files_page import SHOWN, draw
+from .files_page import SHOWN, draw_album, draw_file
 from .media import Medium, Seen, medium_of
 from .wishes import only_client
 
@@ -127,20 +127,26 @@ def recognize_files(
         if isinstance(seen, str):
             skipped.append(Broken(path, seen))
             continue
-        what = (medium.side, medium.frames, seen.fault)
-        files.append(FileRecognition(path, run, client, *ranking[0], ranking, *what))
+        label, confidence = ranking[0]
+        told = (label, confidence, ranking, medium.side, medium.frames, seen.fault)
+        files.append(FileRecognition(path, run, client, *told))
         if page and medium.frames and len(strips) < SHOWN:
             strips[path] = seen.pixels
     if not files:
         raise _unreadable(skipped, medium)
     made = Album(str(source), run, client, medium.many, files, skipped) if source.is_dir() else files[0]
-    write_all([(page, draw(made, top, strips) if page else ""), (json, dumps(made.as_json(), indent=1) + "\n")])
+    drawn = _drawn(made, top, strips) if page else ""
+    write_all([(page, drawn), (json, dumps(made.as_json(), indent=1) + "\n")])
     return made
 
 
-def _own(
-    loaded: Loaded, run: Path, client: str, classes: int, device: torch.device
-) -> tuple[Loaded, str, list[str]]:
+def _drawn(made: FileRecognition | Album, top: int, strips: Mapping[str, np.ndarray]) -> str:
+    if isinstance(made, Album):
+        return draw_album(made, top, strips)
+    return draw_file(made, top, strips.get(made.file))
+
+
+def _own(loaded: Loaded, run: Path, client: str, classes: int, device: torch.device) -> tuple[Loaded, str, list[str]]:
     """The model for use, with the private part of the client where there is one; who that is; and the names of the
     classes."""
     card, lists = loaded.card, class_lists(run)

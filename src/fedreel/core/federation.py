@@ -271,6 +271,9 @@ class Federation(Server):
         stats, progress = self._round_stats, self.progress
         if self.tested:
             self._method.evaluate(self)
+        kept = range(1, self.config.keep_models + 1)
+        if progress.round in {round(i * self.config.rounds / self.config.keep_models) for i in kept}:
+            self.models[f"round-{progress.round:04}"] = self.weights.clone()
         seconds = time.monotonic() - stats.began
         self.record("train", **stats.summary(), seconds=seconds)
         progress.totals["bytes_up"] += stats.bytes_up
