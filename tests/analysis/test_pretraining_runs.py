@@ -204,6 +204,20 @@ def test_a_backbone_is_put_to_use_on_all_sets(
     assert len(pretraining.pretext_curve(out)) == 2
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedvssl"])
+def test_the_pretext_is_put_to_owners_that_took_no_part_and_kept_models_are_searched_with(
+    given: Path, tmp_path: Path, method: str
+) -> None:
+    settings = {**SETTINGS, "data.source": given / "pretrain", "method.name": method, "round.keep_models": 2}
+    out = start("fedvssl", tmp_path / "run", set=settings, quiet=True).path
+    found = pretraining.unseen(out)
+    assert 0 <= found["unseen accuracy"] <= 1
+    assert {name.partition("/")[0] for name in found} == {"unseen accuracy"}
+    curve = pretraining.recall_curve(out)
+    assert list(curve) == ["r1 after  50 %", "r1 after 100 %"]
+    assert curve["r1 after 100 %"] == pretraining.recalls(out)["r1"], "the last model that was kept is the last model"
+
+
 def test_a_run_of_another_task_is_refused(given: Path, tmp_path: Path) -> None:
     settings = {"task.width": 2, "task.classes": 2, "task.size": 16, "task.frames": 4, "round.rounds": 1}
     out = start("recognition", tmp_path / "run", set={**settings, "data.source": given / "pretrain"}, device="cpu").path

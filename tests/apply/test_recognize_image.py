@@ -44,7 +44,7 @@ def train(out: Path, data: Path, method: dict[str, Any], rounds: int = 5, **task
     table = {
         "task": TASK | task,
         "method": method,
-        "data": {"source": str(data)},
+        "data": {"source": str(data), "public": str(data)},
         "train": {"batch_size": 6, "lr": 0.1, "epochs": 2},
         "round": {"rounds": rounds},
         "device": "cpu",

@@ -17,6 +17,7 @@ from ..core.rundir import read_metrics
 from ..core.state import PrivateStore
 from ..core.task import Examples
 from ..data.clips import open_clips
+from ..data.windows import Windows
 from ..errors import DataError, RunError
 from ..report.matrices import Matrix, write_matrices
 from ..tasks.pretrain import Pretrain
@@ -128,6 +129,25 @@ def flatness(run: Path) -> Metrics:
     lead = "The pretext's loss (log10) around the model, in the middle, along two filter-normalised directions."
     write_matrices(run / "landscape.html", "Loss landscape", lead, [Matrix("mean", axis, axis, np.log10(mean))])
     return {"sharpness": fmean(sharpness(one, RADIUS) for one in around)}
+
+
+def unseen(run: Path) -> Metrics:
+    """`unseen accuracy` (or `unseen iou`): how well the pretext is answered on the test videos of the downstream sets,
+    of which nothing was learned. Where heads stay at clients, the mean over a few clients' heads."""
+    loaded, recipe = opened(run)
+    task, device = _task(loaded), pick_device(recipe.device)
+    models = [loaded.model]
+    if loaded.card["private"]:
+        some = PrivateStore(run / "clients").clients()[:LANDSCAPES]
+        models = [load(run, client=client, device=str(device)).model for client in some]
+
+    def measure(labelled: LabelledSet) -> Metrics:
+        windows = Windows.of(labelled.source, [int(i) for i in labelled.test], task.span).to(device)
+        with torch.no_grad():
+            found = [task.evaluate(model, windows, AT_ONCE) for model in models]
+        return {f"unseen {name}": fmean(f[name] for f in found) for name in ("accuracy", "iou") if name in found[0]}
+
+    return over_sets(sets(recipe, task), measure)
 
 
 def divergences(run: Path) -> Metrics:

@@ -113,6 +113,11 @@ class Pretrain(Task, Embeds):
     def side(self) -> int:
         return self.stored or round(self.size * 8 / 7)
 
+    @property
+    def span(self) -> int:
+        """Consecutive frames that a question is made of."""
+        return self._asks.span
+
     @cached_property
     def _asks(self) -> Pretext:
         if self.pretext == "vcop":
