@@ -91,7 +91,9 @@ def by_hand(run: Path, pixels: np.ndarray, model: str = "global") -> dict[str, f
     """Probabilities of one image (16, 16, 3): ImageNet's mean and deviation, the network, softmax."""
     x = (pixels / 255 - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])
     with torch.no_grad():
-        logits = api.load(run, model=model).model(torch.from_numpy(x).float().permute(2, 0, 1)[None])[0].double().numpy()
+        logits = (
+            api.load(run, model=model).model(torch.from_numpy(x).float().permute(2, 0, 1)[None])[0].double().numpy()
+        )
     powers = np.exp(logits - logits.max())
     return dict(zip(CLASSES, (powers / powers.sum()).tolist()))
 

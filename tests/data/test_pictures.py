@@ -282,8 +282,8 @@ def test_flipped_bytes_never_stop_the_reading(tmp_path: Path) -> None:
 def test_images_are_decoded_once_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "cat/1.png", "dog/1.png")
     decoded: list[Path] = []
-    real = module._decode
-    monkeypatch.setattr(module, "_decode", lambda path, side: decoded.append(path) or real(path, side))
+    real = module.decode
+    monkeypatch.setattr(module, "decode", lambda path, side: decoded.append(path) or real(path, side))
     for _ in range(3):
         open_pictures(str(tmp_path), 6)
     assert len(decoded) == 2

@@ -15,7 +15,7 @@ from ..data import pictures, video
 from ..data.lists import Clip, videos
 from ..data.playground.work import cores
 from ..data.shards import build
-from ..errors import DataError
+from ..errors import DataError, RunError
 from ..tasks.image import Image
 from ..tasks.recognition import Recognition
 
@@ -108,4 +108,11 @@ def _video(path: Path, frames: int, side: int) -> Seen | str:
             made = build([Clip(path.name)], path.parent, Path(place), size=(side, side), frames=frames, workers=1)
         except DataError as error:
             return error.found or error.problem
+        except OSError as error:
+            raise RunError(
+                "the frames of a video cannot be kept while it is looked at",
+                where=place,
+                found=error.strerror or str(error),
+                hint="set TMPDIR to a folder with more room",
+            ) from error
         return Seen(made.stack([0], frames)[0], made.cut[0].reason if made.cut else "")
