@@ -125,7 +125,8 @@ def test_alignment_is_the_mean_distance_to_the_base_and_leaves_running_statistic
     statistics = model.backbone[1].running_mean.clone()
     away = torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0])
     term = alignment(Toy(), samples, vectors[:1].expand(8, 5) + away, 0.5)
-    assert float(term(Step(model, (samples[:3],), Outputs(vectors, vectors)))) == pytest.approx(0.5 * 5.0, rel=1e-4)
+    found = term(Step(model, (samples[:3],), Outputs(vectors, vectors))).detach()
+    assert float(found) == pytest.approx(0.5 * 5.0, rel=1e-4)
     assert torch.equal(model.backbone[1].running_mean, statistics)
 
 
