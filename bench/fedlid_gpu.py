@@ -137,7 +137,7 @@ class Ready(Contrast):
         return (torch.cat(batch),)
 
 
-def server_phase(subject: Subject, config: TrainConfig, task: Random) -> float:
+def server_phase(subject: Subject, config: TrainConfig) -> float:
     """Seconds of one phase."""
     study = Study(subject, config, 1, 0, torch.device(DEVICE))
     given = study.weights.clone()
@@ -165,13 +165,13 @@ def main() -> None:
     own = images(10_000)
     config = TrainConfig(epochs=3, batch_size=256, optimizer="adam", lr=1e-3, precision="bf16")
     subject = task.subject("views", Tensors((own,)), 1.0)
-    times["server, views made in each step"] = server_phase(subject, config, task)
+    times["server, views made in each step"] = server_phase(subject, config)
     lesson = subject.lesson
     assert isinstance(lesson, Contrast)
     with torch.no_grad():
         made = tuple(torch.cat([task.views.random(some) for some in own.split(500)]) for _ in range(2))
     ready = Ready(lesson.network_input, lesson.views, lesson.temperature, lesson.raw_anchor)
-    times["server, views ready"] = server_phase(replace(subject, lesson=ready, examples=Tensors(made)), config, task)
+    times["server, views ready"] = server_phase(replace(subject, lesson=ready, examples=Tensors(made)), config)
     print(f"{'':36}{'seconds':>10}{'images/s':>12}")
     counts = {"ten": CLIENTS * IMAGES * local.epochs, "server": 2 * len(own) * config.epochs}
     for name, seconds in times.items():

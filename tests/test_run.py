@@ -25,9 +25,11 @@ from fedreel.config import Recipe, RoundConfig, TrainConfig, load_recipe
 from fedreel.core import run as core
 from fedreel.core.federation import Federation
 from fedreel.core.rundir import RunDir, is_full, read_metrics
+from fedreel.core.weights import Weights
 from fedreel.errors import RunError
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedbn import FedBN
+from fedreel.methods.fedlid import FedLID
 from tiny import SETTINGS, cli, sets
 from toy import Toy
 
@@ -292,6 +294,24 @@ def fill_the_disk(patch: pytest.MonkeyPatch, where: str) -> None:
         patch.setattr(RunDir, "record", fails_at(6, RunDir.record, FULL))
     else:
         patch.setattr("fedreel.core.run.save_file", fails_at(1, save_file, FULL_TENSORS))
+
+
+@dataclass(frozen=True)
+class Dying(FedLID):
+    """Is broken off in the third round, before the server trains."""
+
+    def at_server(self, fed: Federation, weights: Weights) -> Weights:
+        if fed.round == 3:
+            raise RuntimeError("broken off")
+        return super().at_server(fed, weights)
+
+
+def test_the_servers_head_survives_a_resume_to_the_bit(tmp_path: Path) -> None:
+    toy_run(tmp_path / "whole", method=FedLID())
+    with pytest.raises(RuntimeError, match="broken off"):
+        toy_run(tmp_path / "run", method=Dying())
+    toy_run(tmp_path / "run", method=FedLID(), resume=True)
+    assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("where", ["checkpoint", "fsync", "metrics", "model"])

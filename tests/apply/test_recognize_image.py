@@ -14,6 +14,7 @@ import pytest
 import torch
 from pages import Read
 from PIL import Image
+from refusals import assert_refused
 from safetensors.torch import load_file, save_file
 
 from embedded import other_task
@@ -384,14 +385,7 @@ def test_files_that_are_no_whole_images_leave_nothing(trained: Path, tmp_path: P
         "none": ("no images in this folder", "", ""),
         "broken": ("none of the 2 images can be read", "", "get the file anew"),
     }
-    before = sorted(tmp_path.rglob("*"))
-    for name, (problem, found, hint) in told.items():
-        with pytest.raises(DataError, match=problem) as error:
-            recognize(tmp_path / name, trained, page=tmp_path / "p.html", json=tmp_path / "p.json")
-        assert found in error.value.found, name
-        assert hint in error.value.hint, name
-        assert error.value.expected, name
-        assert sorted(tmp_path.rglob("*")) == before, name
+    assert_refused(told, tmp_path, trained)
 
 
 def test_outputs_that_cannot_be_are_refused(trained: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from pages import Read
 from PIL import Image
+from refusals import assert_refused
 
 from embedded import make_films, moving, train
 from fedreel import api
@@ -255,14 +256,7 @@ def test_files_that_are_no_videos_leave_nothing(trained: Path, tmp_path: Path) -
         "none": ("no videos in this folder", "", ""),
         "all": ("none of the 2 videos can be read", "", "get the file anew"),
     }
-    before = sorted(tmp_path.rglob("*"))
-    for name, (problem, found, hint) in told.items():
-        with pytest.raises(DataError, match=problem) as error:
-            recognize(tmp_path / name, trained, page=tmp_path / "p.html", json=tmp_path / "p.json")
-        assert found in error.value.found, name
-        assert hint in error.value.hint, name
-        assert error.value.expected, name
-        assert sorted(tmp_path.rglob("*")) == before, name
+    assert_refused(told, tmp_path, trained)
 
 
 def test_a_full_disk_is_not_blamed_on_the_video(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,12 @@ def test_the_card_names_the_mean_for_use_where_the_server_trains(
     assert {*told.values()} <= {*fed.models}
 
 
+def test_a_share_without_labels_is_refused() -> None:
+    assert FedLID(study="labels", share=0.2).share == 0.2
+    with pytest.raises(RecipeError, match="learns none"):
+        FedLID(share=0.2)
+
+
 def test_a_server_section_is_refused_where_the_server_does_not_train() -> None:
     recipe = load_recipe("recognition", {"server.lr": 0.1})
     with pytest.raises(RecipeError, match="the server does not train"):

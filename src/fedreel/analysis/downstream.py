@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import cast
@@ -16,6 +15,7 @@ from torch.nn import functional as F
 
 from ..config import TrainConfig
 from ..core.capture import Recorder
+from ..core.device import seeded
 from ..core.optim import make_optimizer
 from ..core.task import Embeds, Examples, Lesson, Outputs, Tensors
 from ..core.training import check_finite, fit, learning_rate
@@ -75,7 +75,7 @@ def linear_probe(
 
 def probe(clips: Tensor, labels: Tensor, classes: int, config: TrainConfig = PROBE, seed: int = 0) -> nn.Module:
     """A linear classifier, with dropout before it, of vectors (videos, clips, D); in eval mode."""
-    with _seeded(seed, clips.device):
+    with seeded(seed, clips.device):
         fc = nn.Linear(clips.shape[2], classes)
         nn.init.normal_(fc.weight, std=0.01)
         nn.init.zeros_(fc.bias)
@@ -96,7 +96,7 @@ def fine_tune(
     """A classifier that begins with a copy of the model's backbone, all of it trained: clips from random places of the
     training videos, random views of them. In eval mode."""
     device = next(model.parameters()).device
-    with _seeded(seed, device):
+    with seeded(seed, device):
         backbone = cast(R3D, copy.deepcopy(model.backbone))
         classifier = Classifier(backbone, len(labelled.classes), DROPOUT).to(device)
         examples = RandomClips(labelled.source, labelled.train, labelled.labels, task.frames, stride, device)
@@ -212,11 +212,3 @@ class RandomClips:
 
 def _share_right(logits: Tensor, truth: Tensor) -> float:
     return int((logits.argmax(dim=1) == truth).sum()) / len(truth)
-
-
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Within this, torch's random numbers are those of the seed; afterwards they go on as if nothing had been drawn."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 from ..config import TrainConfig
 from .capture import Recorder
+from .device import seeded
 from .optim import make_optimizer
 from .task import Batch, Examples, Subject
 from .training import check_finite, fit, learning_rate
@@ -76,13 +76,3 @@ class FullBatches:
             if number == most:
                 return
             yield batch if len(batch[0]) <= size else tuple(part[:size] for part in batch)
-
-
-@contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Within this, torch's random numbers are those of the seed; afterwards they go on as if nothing had been drawn."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.default_generator.manual_seed(seed)
-        if device.type == "cuda":
-            torch.cuda.manual_seed(seed)
-        yield

@@ -12,6 +12,7 @@ from ..core.client import Client
 from ..core.federation import Federation
 from ..core.method import Method
 from ..core.weights import TensorInfo, Weights
+from ..errors import RecipeError
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,13 @@ class FedLID(Method):
 
     def __post_init__(self) -> None:
         check_ranges(self, "method", share=(1e-9, 1))
+        if self.share < 1 and self.study != "labels":
+            raise RecipeError(
+                "a share is of the labels that the server learns, and here it learns none",
+                where="[method] share",
+                expected="1, or study = labels",
+                found=f"{self.share:g} with study = {self.study}",
+            )
 
     def travels(self, tensor: TensorInfo) -> bool:
         return not (self.local_head and tensor.name.startswith("head."))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..config import check_ranges
-from ..core.study import FullBatches, seeded
+from ..core.device import seeded
+from ..core.study import FullBatches
 from ..core.task import Examples, Outputs, Studied, Subject, Tensors, What
 from ..data.picture_population import nested_share
 from ..errors import DataError, RecipeError
@@ -27,6 +28,7 @@ from .nt_xent import nt_xent
 class Contrasting(Classification, Studied):
     """SimCLR's game: two views of each sample find each other among all views of a batch (NT-Xent)."""
 
+    classes: int = 8
     objective: Literal["labels", "views"] = "labels"  # what clients learn; views: no label is looked at
     temperature: float = 0.1
     embedding: int = 126  # numbers that a view is made of by the projector
@@ -36,6 +38,17 @@ class Contrasting(Classification, Studied):
 
     def check_contrast(self) -> None:
         check_ranges(self, "task", temperature=(1e-6, math.inf), embedding=(1, math.inf), strength=(0, 1.25))
+
+    def check_classes(self, found: Sequence[str], where: str) -> None:
+        """Raise if labels are learned and the data have another number of them than the task."""
+        if self.objective == "labels" and len(found) != self.classes:
+            raise DataError(
+                "the data have another number of classes than the task",
+                expected=f"{self.classes}",
+                found=f"{len(found)}: {', '.join(found[:12])}",
+                where=where,
+                hint=f"set task.classes={len(found)}",
+            )
 
     def check_views(self) -> None:
         if self.objective != "views":

@@ -16,7 +16,6 @@ from ..core.task import Examples, Population, Tensors
 from ..data import playground
 from ..data.picture_population import PicturePopulation, TestPictures, open_public
 from ..data.pictures import open_pictures
-from ..errors import DataError
 from ..models.classifier import Backbone, Classifier
 from ..models.efficientnet import EfficientNetLite0
 from ..models.pretrained import load_pretrained
@@ -33,7 +32,6 @@ class Image(Contrasting):
     """A ResNet or EfficientNet-Lite0 on images of `size` pixels. The paper setting is resnet18, width 64, 224 pixels,
     ImageNet weights (recipe fedlid-paper); for 32 pixels the stem is small: a 3x3 convolution of stride 1."""
 
-    classes: int = 8
     network: Literal["resnet10", "resnet18", "resnet34", "resnet50", "efficientnet-lite0"] = "resnet18"
     width: int = 64  # of ResNets
     small_stem: bool = True
@@ -67,14 +65,7 @@ class Image(Contrasting):
         if source == "playground":
             source = str(playground.cached(data.seed, data.size, ("images",)) / "images" / "clients")
         population = PicturePopulation(open_pictures(source, self.size), data, self.label_share, seed)
-        if self.objective == "labels" and len(population.classes) != self.classes:
-            raise DataError(
-                "the data have another number of classes than the task",
-                expected=f"{self.classes}",
-                found=f"{len(population.classes)}: {', '.join(population.classes[:12])}",
-                where=data.source,
-                hint=f"set task.classes={len(population.classes)}",
-            )
+        self.check_classes(population.classes, data.source)
         return population
 
     def public(self, data: DataConfig, seed: int) -> Tensors:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 
 from ..config import DataConfig, check_ranges
+from ..core.device import seeded
 from ..core.task import Embeds, Examples, Outputs, Population, Task
 from ..data.clips import open_clips
 from ..data.windows import WindowPopulation
@@ -93,7 +91,7 @@ class Pretrain(Task, Embeds):
         totals: Counter[str] = Counter()
         asked = 0
         for number, (windows,) in enumerate(examples.batches(batch_size)):
-            with _seeded(number, windows.device):
+            with seeded(number, windows.device):
                 for inputs, target in self._asks.exam(windows):
                     said = self.forward(model, (inputs, target)).logits
                     found = {"loss": float(self._asks.loss(said, target)), **self._asks.metrics(said, target)}
@@ -135,15 +133,5 @@ class Pretrain(Task, Embeds):
         """Methods may ask for the loss of batches as they lie; then questions are drawn, the same every time."""
         if len(batch) == 2:
             return batch
-        with _seeded(0, batch[0].device):
+        with seeded(0, batch[0].device):
             return self._asks.draw(batch[0])
-
-
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Within this, torch's random numbers are those of the seed; afterwards they go on as if nothing had been drawn."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.default_generator.manual_seed(seed)
-        if device.type == "cuda":
-            torch.cuda.manual_seed(seed)
-        yield

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from ..config import DataConfig, check_ranges
 from ..core.task import Embeds, Population, Tensors
 from ..data.clips import ClipPopulation, open_clips
-from ..errors import DataError
 from ..models.classifier import Classifier
 from ..models.r3d import R3D
 from .contrast import Contrasting
@@ -27,7 +26,6 @@ class Recognition(Contrasting, Embeds):
 
     sends: ClassVar = {"frames": "count"}
 
-    classes: int = 8
     width: int = 8
     blocks: tuple[int, int, int, int] = (1, 1, 1, 1)
     bn_eps: float = 1e-5
@@ -53,14 +51,7 @@ class Recognition(Contrasting, Embeds):
 
     def population(self, data: DataConfig, seed: int) -> Population:
         population = ClipPopulation(open_clips(data, (self.size, self.size)), data, self.frames, seed)
-        if len(population.classes) != self.classes:
-            raise DataError(
-                "the data have another number of classes than the task",
-                expected=f"{self.classes}",
-                found=f"{len(population.classes)}: {', '.join(population.classes[:12])}",
-                where=data.source,
-                hint=f"set task.classes={len(population.classes)}",
-            )
+        self.check_classes(population.classes, data.source)
         return population
 
     def public(self, data: DataConfig, seed: int) -> Tensors:
