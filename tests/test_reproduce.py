@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import fedreel.reproduce as harness
 import fedreel.tasks.recognition as recognition
 from fedreel.config import Recipe, load_recipe
 from fedreel.core.job import make_method, make_task
-from fedreel.errors import RecipeError, RunError
+from fedreel.errors import RecipeError
 from fedreel.reproduce import claims_held, reproduce
 from fedreel.reproduce.recognition import TABLES
 from fedreel.reproduce.show import columns_and_rows
@@ -141,8 +143,39 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(
 
 
 def test_other_data_do_not_mix_with_cells_that_are_there(finished: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"data\.source"):
-        reproduce("recognition", "tiny", data=videos(tmp_path / "other"), out=finished, device="cpu")
+    out = shutil.copytree(finished, tmp_path / "table")
+    before = {p.name for p in (out / "cells").iterdir()}
+    reproduce("recognition", "tiny", data=videos(tmp_path / "other"), out=out, device="cpu")
+    after = {p.name for p in (out / "cells").iterdir()}
+    assert before < after
+    assert len(after) == 2 * len(before)
+
+
+def test_tables_share_cells_and_what_was_read_off_them(
+    finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def first(run: Path) -> dict[str, float]:
+        read.append("first")
+        return {"one": 1.0}
+
+    def second(run: Path) -> dict[str, float]:
+        read.append("second")
+        return {"two": 2.0}
+
+    row = Row("FedAvg", {}, {"said": "otherwise"})  # the recipe's own method: the same run
+    monkeypatch.setitem(TABLES, "tiny", replace(TINY, metrics=("top1", "one"), derive=(first,)))
+    monkeypatch.setitem(
+        TABLES, "other", replace(TINY, rows=(row,), metrics=("top1", "one", "two"), derive=(first, second))
+    )
+    out = shutil.copytree(finished, tmp_path / "table")
+    cells = sorted((out / "cells").iterdir())
+    tables = [reproduce("recognition", name, data=data, out=out, device="cpu") for name in ("tiny", "other")]
+    assert sorted((out / "cells").iterdir()) == cells
+    assert read == ["first"] * 4 + ["second"] * 2
+    means = {name: cell["mean"] for name, cell in tables[1]["rows"][0]["metrics"].items()}
+    assert means == {"top1": tables[0]["rows"][0]["metrics"]["top1"]["mean"], "one": 100.0, "two": 200.0}
 
 
 def test_unknown_words_are_answered_by_the_nearest(tmp_path: Path) -> None:

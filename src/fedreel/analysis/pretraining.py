@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -33,7 +34,7 @@ POOLINGS: tuple[Pooling, ...] = ("grid", "mean")
 DOWNSTREAM = "downstream"  # beside the folder of the videos to learn from
 FLIP, JITTER = 0.35, 0.2  # when fine-tuning
 PAPER_WIDTH, PAPER_BLOCKS = 64, 8  # of R3D-18
-SHARE = 0.2  # of the paper's epochs of fine-tuning, for smaller networks
+SHARE = 0.2  # of the paper's epochs of fine-tuning, on the playground
 AT_ONCE = 64  # windows in one forward pass
 POINTS, RADIUS = 9, 0.5  # of a landscape; of the ball in which its rise is averaged
 LANDSCAPES = 3  # clients whose data a landscape is drawn on
@@ -80,12 +81,15 @@ def probes(run: Path) -> Metrics:
 
 
 def tunings(run: Path) -> Metrics:
-    """`tune`: top-1 after fine-tuning, for as many epochs as in the paper if the network is the paper's, and a part of
-    them if it is smaller. The playground's clips are not mirrored: that changes what they show."""
+    """`tune`: top-1 after fine-tuning, in the run's precision. On the playground for a part of the paper's epochs, and
+    clips are not mirrored there: that changes what they show."""
     loaded, recipe = opened(run)
     task = _task(loaded)
-    config = shortened(TUNE, round(SHARE * TUNE.epochs)) if _smaller(task) else TUNE
-    views = Views(task.size, task.scales, 0.0 if recipe.data.source == "playground" else FLIP, JITTER)
+    playground = recipe.data.source == "playground"
+    config = replace(
+        shortened(TUNE, round(SHARE * TUNE.epochs)) if playground else TUNE, precision=recipe.train.precision
+    )
+    views = Views(task.size, task.scales, 0.0 if playground else FLIP, JITTER)
 
     def measure(labelled: LabelledSet) -> Metrics:
         classifier = fine_tune(loaded.model, task, labelled, views, config, recipe.seed)

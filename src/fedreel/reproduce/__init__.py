@@ -16,7 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from ..config import Recipe, load_recipe
+from ..config import Recipe, as_table, load_recipe
 from ..core.files import write_atomic
 from ..errors import RecipeError, nearest
 from ..report import write_table
@@ -25,7 +25,7 @@ from .spec import Claim, Metrics, Row, Scale, Table
 SYSTEMS = {
     name: f"fedreel.reproduce.{name}" for name in ("recognition", "cfedvs", "fsar", "fedvmr", "fedvssl", "fedlid")
 }
-DERIVED = "derived.json"  # what a table reads off a finished cell
+DERIVED = "derived.json"  # what was read off a finished cell, by function: several tables may share the cell
 
 
 def reproduce(
@@ -59,7 +59,7 @@ def reproduce(
     content: dict[str, Any] = {}
     for number, cell in enumerate(_each(cells, jobs), 1):
         print(f"[{number}/{len(cells)}] {cell[2].name}, seed {cell[3]}: done", file=sys.stderr, flush=True)
-        content = _collect(spec, wanted, size, system, table, scale, out)
+        content = _collect(spec, wanted, size, system, table, scale, data, out)
         write_atomic(out / "table.json", json.dumps(content, indent=1) + "\n")
         write_table(out / "table.html", content)
     return content
@@ -106,31 +106,49 @@ def _run_cell(cell: Cell) -> None:
     from ..api import run
 
     spec, size, row, seed, data, out, device, quiet = cell
+    settings = _settings(spec, size, row, seed, data)
+    folder = _cell_folder(out, size, row, settings, seed)
+    if row.compute is not None:
+        _compute(row.compute, load_recipe(size.recipe, {**settings, "seed": seed}), folder)
+        return
+    started = (folder / "recipe.toml").exists()
+    run(size.recipe, folder, set=settings, seed=seed, device=device, resume=started, quiet=quiet)
+    derived = _derived(folder)
+    for function in spec.derive:
+        if function.__name__ not in derived:
+            derived[function.__name__] = function(folder)
+            write_atomic(folder / DERIVED, json.dumps(derived) + "\n")
+
+
+def _settings(spec: Table, size: Scale, row: Row, seed: int, data: Path | None) -> dict[str, Any]:
+    """All that a cell changes in the recipe, but the seed."""
     settings = {**spec.settings, **size.settings}
     if data is not None:
         settings |= {"data.source": str(data.resolve()), **(spec.adapt(data) if spec.adapt else {}), **size.given}
     settings |= row.settings
     for text, changed in size.rows.items() if data is not None else ():
         settings |= changed if row.has(text) else {}
-    settings |= {**dict.fromkeys(spec.follow, seed), **size.over}
-    folder = _cell_folder(out, size, row, seed)
-    if row.compute is not None:
-        _compute(row.compute, load_recipe(size.recipe, {**settings, "seed": seed}), folder)
-        return
-    started = (folder / "recipe.toml").exists()
-    run(size.recipe, folder, set=settings, seed=seed, device=device, resume=started, quiet=quiet)
-    if spec.derive is not None and not (folder / DERIVED).exists():
-        write_atomic(folder / DERIVED, json.dumps(spec.derive(folder)) + "\n")
+    return settings | {**dict.fromkeys(spec.follow, seed), **size.over}
 
 
 def _collect(
-    spec: Table, wanted: Sequence[Row], size: Scale, system: str, table: str, scale: str, out: Path
+    spec: Table,
+    wanted: Sequence[Row],
+    size: Scale,
+    system: str,
+    table: str,
+    scale: str,
+    data: Path | None,
+    out: Path,
 ) -> dict[str, Any]:
-    found = {id(row): [_metrics(_cell_folder(out, size, row, seed)) for seed in size.seeds] for row in wanted}
+    def folder(row: Row, seed: int) -> Path:
+        return _cell_folder(out, size, row, _settings(spec, size, row, seed, data), seed)
+
+    found = {id(row): [_metrics(folder(row, seed), spec) for seed in size.seeds] for row in wanted}
     if spec.relate is not None:
         for i, seed in enumerate(size.seeds):
             done = [row for row in wanted if found[id(row)][i]]
-            more = spec.relate([(row, _cell_folder(out, size, row, seed)) for row in done]) if done else []
+            more = spec.relate([(row, folder(row, seed)) for row in done]) if done else []
             for row, added in zip(done, more):
                 found[id(row)][i] |= added
     names = _names(spec.metrics, [cell for row in found.values() for cell in row])
@@ -164,14 +182,23 @@ def _names(wanted: Sequence[str], cells: Sequence[Metrics]) -> list[str]:
     return [name for w in wanted for name in ([k for k in known if fnmatch(k, w)] if "*" in w else [w])]
 
 
-def _metrics(folder: Path) -> Metrics:
+def _metrics(folder: Path, spec: Table) -> Metrics:
     """What a finished cell says; nothing of one that is not."""
-    found: Metrics = {}
     try:
-        found |= json.loads((folder / "summary.json").read_text())["metrics"]
-        found |= json.loads((folder / DERIVED).read_text())
+        found: Metrics = json.loads((folder / "summary.json").read_text())["metrics"]
     except (OSError, ValueError):
-        pass
+        return {}
+    derived = _derived(folder)
+    for function in spec.derive:
+        found |= derived.get(function.__name__, {})
+    return found
+
+
+def _derived(folder: Path) -> dict[str, Metrics]:
+    try:
+        found: dict[str, Metrics] = json.loads((folder / DERIVED).read_text())
+    except (OSError, ValueError):
+        return {}
     return found
 
 
@@ -215,9 +242,9 @@ def _unique(settings: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [s for i, s in enumerate(settings) if s not in settings[:i]]
 
 
-def _cell_folder(out: Path, size: Scale, row: Row, seed: int) -> Path:
-    """Named after what is run, so that a changed row is run anew beside the old."""
-    what = [row.name, row.settings, *([size.over] if size.over else [])]
-    mark = hashlib.sha256(json.dumps(what, sort_keys=True, default=list).encode()).hexdigest()[:8]
+def _cell_folder(out: Path, size: Scale, row: Row, settings: Mapping[str, Any], seed: int) -> Path:
+    """Named after what is run, so that a changed row is run anew beside the old, and tables can share cells."""
+    what = as_table(load_recipe(size.recipe, settings))
+    mark = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
     slug = "".join(c if c.isalnum() else "-" for c in row.name.lower())
     return out / "cells" / f"{slug}-{mark}-seed{seed}"

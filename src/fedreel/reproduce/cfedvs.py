@@ -196,7 +196,7 @@ COMMON: Mapping[str, Any] = {
     "notes": NOTES,
     "factor": 100.0,
     "plain": ("tau", "rho", "rounds_to_target", "ari", "length_correlation"),
-    "derive": derive,
+    "derive": (derive,),
     "adapt": adapt,
 }
 

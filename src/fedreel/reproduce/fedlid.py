@@ -10,7 +10,7 @@ from typing import Any
 from ..analysis import image_runs
 from ..data.pictures import open_pictures
 from ..errors import DataError
-from .spec import Claim, Metrics, Row, Scale, Table
+from .spec import Claim, Row, Scale, Table
 
 SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
 PRINTED: dict[str, dict[str, float]] = {  # mean accuracy over local clients: Tables 1 and 3
@@ -61,11 +61,6 @@ def adapt(data: Path) -> dict[str, Any]:
         sources[name] = str(found[0].resolve())
     classes = len(open_pictures(sources["clients"], 32).classes)
     return {"data.source": sources["clients"], "data.public": sources["server"], "task.classes": classes}
-
-
-def derive(parts: tuple[str, ...], run: Path) -> Metrics:
-    """What these functions of analysis.image_runs read off a run."""
-    return {name: value for part in parts for name, value in getattr(image_runs, part)(run).items()}
 
 
 def _row(name: str, settings: Mapping[str, Any], split: str, paper: Mapping[str, float], init: str = "random") -> Row:
@@ -153,7 +148,7 @@ def _by_servers(split: str) -> Table:
     return Table(
         rows=partial(_servers, split),
         metrics=STEPS,
-        derive=partial(derive, ("accuracies", "probes")),
+        derive=(image_runs.accuracies, image_runs.probes),
         notes=NOTES,
         claims=AHEAD,
         **COMMON,
@@ -164,7 +159,7 @@ def _by_others(split: str) -> Table:
     return Table(
         rows=_others(split),
         metrics=("trained", "trained own", "probe"),
-        derive=partial(derive, ("accuracies", "probes")),
+        derive=(image_runs.accuracies, image_runs.probes),
         notes=(*NOTES, QUOTES),
         claims=(Claim("FedCA", "FedSimCLR", "probe"), Claim("FedLID", "FedCA", "probe")),
         **COMMON,
@@ -176,7 +171,7 @@ def _by_rounds(split: str) -> Table:
         rows=tuple(_row(name, METHODS[name], split, {}) for name in (NONE, BEST, "FedLID")),
         settings={"round.evaluate_every": 1},
         metrics=("trained at *", "after at *"),
-        derive=partial(derive, ("curves",)),
+        derive=(image_runs.curves,),
         notes=(*NOTES, "the paper draws both by rounds; the report.html of each cell has the lines"),
         **COMMON,
     )
@@ -190,7 +185,7 @@ TABLES = {
     "table5": Table(
         rows=_few(),
         metrics=("trained", "trained own", "averaged", "probe"),
-        derive=partial(derive, ("accuracies", "probes")),
+        derive=(image_runs.accuracies, image_runs.probes),
         notes=(*NOTES, QUOTES, "clients keep a tenth of their labelled images, at least one of each class they have"),
         claims=(Claim("FedLID", NONE, "trained"), Claim("FedLID", "FedCA", "probe")),
         **COMMON,

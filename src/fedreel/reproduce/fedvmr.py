@@ -55,11 +55,6 @@ def adapt(data: Path) -> dict[str, Any]:
     return {**settings, "task.words": "", "task.vocabulary": len(Words.of(q.sentence for q in found.queries))}
 
 
-def derive(run: Path) -> Metrics:
-    """What the model owes to the right videos; and what it was in the round that the c-validation set would choose."""
-    return {**swapped(run), **chosen(run)}
-
-
 def relate(cells: Sequence[tuple[Row, Path]]) -> list[Metrics]:
     """How many rounds, how much of the clock and how many seconds a run took to what all clients in parallel reach."""
     parallel = next((path for row, path in cells if row.setting["groups"] in (GROUPS[-1], PLAYGROUND_GROUPS[-1])), None)
@@ -122,7 +117,7 @@ COMMON: Mapping[str, Any] = {
     "scales": SCALES,
     "factor": 100.0,
     "plain": ("rounds*", "clock*", "seconds*"),
-    "derive": derive,
+    "derive": (swapped, chosen),
     "adapt": adapt,
 }
 NOTES = (

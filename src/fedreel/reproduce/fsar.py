@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,7 +15,7 @@ from ..data.playground.skeletons import OWNERS
 from ..data.skeleton.joints import KINECT_V1
 from ..data.skeleton.motions import find_sets
 from ..data.skeleton.recordings import set_name
-from .spec import Claim, Metrics, Row, Scale, Table
+from .spec import Claim, Row, Scale, Table
 
 SETS = ("PKU I", "PKU II", "NTU60", "NTU120", "UESTC")
 PRINTED: dict[tuple[str, str], tuple[float, ...]] = {  # Table 1
@@ -116,14 +115,6 @@ def _rows(*names: str) -> tuple[Row, ...]:
     return tuple(Row(name, METHODS[name]) for name in names)
 
 
-def _all(*parts: str) -> partial[Metrics]:
-    return partial(_derive, parts)
-
-
-def _derive(parts: tuple[str, ...], run: Path) -> Metrics:
-    return {name: value for part in parts for name, value in getattr(skeletons, part)(run).items()}
-
-
 SCALES = {
     "smoke": Scale("fsar", (0,), {"round.rounds": 2}),
     "small": Scale("fsar", (0, 1, 2), given={"round.rounds": 10, "round.evaluate_every": 2}),  # an hour on 2 cores
@@ -157,7 +148,7 @@ TABLES = {
     "table1": Table(
         rows=_table1(),
         metrics=PER_CLIENT,
-        derive=_all("accuracies"),
+        derive=(skeletons.accuracies,),
         notes=(*NOTES, *_printed(PRINTED)),
         claims=(
             *(Claim("FSAR", other, "top1_clients") for other in METHODS if other != "FSAR"),
@@ -168,7 +159,7 @@ TABLES = {
     "table2": Table(
         rows=_table2,
         metrics=("knn1", "knn5", "knn20"),
-        derive=_all("neighbours"),
+        derive=(skeletons.neighbours,),
         notes=(
             "k nearest neighbours on a set that took no part in training, in percent; the gallery is its train part",
             *_printed(UNSEEN),
@@ -179,7 +170,7 @@ TABLES = {
     "table3": Table(
         rows=_table3(),
         metrics=PER_CLIENT,
-        derive=_all("accuracies"),
+        derive=(skeletons.accuracies,),
         notes=(
             *NOTES,
             "alpha, beta, gamma of A, I and U; no distillation. The paper does not say which averaging it used here,"
@@ -196,7 +187,7 @@ TABLES = {
     "table4": Table(
         rows=_rows("FSAR"),
         metrics=("alpha/*", "beta/*", "gamma/*"),
-        derive=_all("coefficients", "heat_maps"),
+        derive=(skeletons.coefficients, skeletons.heat_maps),
         notes=(
             "heat maps of I and of every client's U are in the topology.html of each cell",
             "paper, PKU II / NTU60 / NTU120 / UESTC: alpha .77 / 1.10 / .91 / .85, gamma 1.27 / .85 / 1.07 / 1.11;"
@@ -207,14 +198,14 @@ TABLES = {
     "fig5": Table(
         rows=_rows("each set alone", "vanilla", "FSAR"),
         metrics=("cka1", "cka2", "cka3"),
-        derive=_all("likeness"),
+        derive=(skeletons.likeness,),
         notes=("linear CKA between clients' models after each of the three blocks, for the same input",),
         **COMMON,
     ),
     "fig7": Table(
         rows=_rows("vanilla", "FedAGM", "FSAR"),
         metrics=PER_CLIENT,
-        derive=_all("accuracies"),
+        derive=(skeletons.accuracies,),
         notes=(*NOTES, "the curves are in the report.html of each cell"),
         claims=(Claim("FSAR", "vanilla", "unsteady", higher=False),),
         **COMMON,
@@ -222,7 +213,7 @@ TABLES = {
     "fig9": Table(
         rows=tuple(Row(f"{b} blocks", {"method.blocks": b}) for b in range(4)),
         metrics=PER_CLIENT,
-        derive=_all("accuracies"),
+        derive=(skeletons.accuracies,),
         notes=(*NOTES, "how many of the server's blocks the deepest stream passes; the paper shows two pairs of sets"),
         claims=(
             Claim("2 blocks", "1 blocks", "top1_clients"),
@@ -234,7 +225,7 @@ TABLES = {
     "fig10": Table(
         rows=_rows("vanilla", "FSAR"),
         metrics=("sharpness", "sharpness/*"),
-        derive=_all("flatness"),
+        derive=(skeletons.flatness,),
         notes=(
             "the landscapes are in the landscape.html of each cell",
             f"mean rise of the test loss within {skeletons.RADIUS} of a client's model, filter-normalised directions",

@@ -57,8 +57,9 @@ class Claim:
 @dataclass(frozen=True)
 class Table:
     """A sweep. `factor` turns our metrics into the paper's unit (100 for percent); `plain` metrics are left as they
-    are. `derive` adds metrics that are read off a finished run's folder. Rows with the same name are told apart by
-    their `setting`; a claim is checked within each setting. A metric may be a pattern such as `top1/*`."""
+    are. The functions in `derive` add metrics that they read off a finished run's folder. Rows with the same name are
+    told apart by their `setting`; a claim is checked within each setting. A metric may be a pattern such as `top1/*`.
+    """
 
     rows: tuple[Row, ...] | Callable[[Path | None], tuple[Row, ...]]  # a function where they depend on the given data
     metrics: tuple[str, ...]
@@ -67,7 +68,7 @@ class Table:
     notes: tuple[str, ...] = ()
     factor: float = 1.0
     plain: tuple[str, ...] = ()
-    derive: Callable[[Path], Metrics] | None = None
+    derive: tuple[Callable[[Path], Metrics], ...] = ()
     claims: tuple[Claim, ...] = ()
     follow: tuple[str, ...] = ()  # settings that are set to the seed as well: data.seed, for another split with each
     adapt: Callable[[Path], Mapping[str, Any]] | None = None  # settings that given data ask for

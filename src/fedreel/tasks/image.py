@@ -80,10 +80,10 @@ class Image(Contrasting):
         return SimCLR(self.size, self.strength, self.flip)
 
     def network_input(self, samples: Tensor) -> Tensor:
-        """(N, H, W, 3) to (N, 3, H, W), whose channels stay together in memory: convolutions on a GPU want that."""
+        """(N, H, W, 3) to (N, 3, H, W), on a GPU with channels together in memory: its convolutions want that."""
         mean, std = (_constants(values, samples.device) for values in (MEAN, STD))
         x = ((samples.float() / 255 - mean) / std).permute(0, 3, 1, 2)
-        return x if x.is_cuda else x.contiguous()
+        return x.contiguous(memory_format=torch.channels_last if x.is_cuda else torch.contiguous_format)
 
     def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
         """`top1_own` is the accuracy if classes were as common as among the client's training images."""
