@@ -267,3 +267,15 @@ def test_rows_can_be_related_within_a_seed(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(harness, "find_table", lambda system, name: table)
     found = harness.reproduce("any", "table", out=tmp_path)
     assert [r["metrics"]["ahead"]["mean"] for r in found["rows"]] == [0.0, 1.5]
+
+
+def test_rows_are_chosen_by_texts_of_which_all_or_one_must_be_there() -> None:
+    rows = [Row(name, {}, {"split": split}) for name in ("a server", "no server") for split in ("even", "odd")]
+
+    def chosen(text: str) -> list[int]:
+        return [i for i, row in enumerate(rows) if row.has(text)]
+
+    assert chosen("") == chosen("server") == [0, 1, 2, 3]
+    assert chosen("no server & split odd") == [3]
+    assert chosen("a server & even | odd") == [0, 1, 3]
+    assert chosen("both") == []

@@ -225,7 +225,9 @@ def reproduce(
     out: Annotated[Path | None, typer.Option("--out", help="Folder [runs/reproduce/SYSTEM-TABLE-SCALE].")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     jobs: Annotated[int, typer.Option(help="Cells run at once, each in a process of its own.")] = 1,
-    rows: Annotated[str, typer.Option(help="Only rows with this text in their name or setting; 'A & B': both.")] = "",
+    rows: Annotated[
+        str, typer.Option(help="Only rows with this text in name or setting; 'A & B': both; 'A | B': one.")
+    ] = "",
     seeds: Annotated[int | None, typer.Option(min=1, help="So many seeds [the scale's].")] = None,
     set: Settings = None,
 ) -> None:

@@ -89,7 +89,7 @@ class SGD:
 
 
 class Torch:
-    """Adam and AdamW as torch has them; likewise at one place in memory."""
+    """Adam and AdamW as torch has them, all parameters in one call; likewise at one place in memory."""
 
     def __init__(self, params: list[nn.Parameter], config: TrainConfig) -> None:
         self.params = params
@@ -101,8 +101,9 @@ class Torch:
         kind: Any = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
         gpu = _on_gpu(params)
         rate = torch.full((), config.lr, device=params[0].device) if gpu else config.lr
-        more = {"capturable": True, "fused": True} if gpu else {}
-        self._inner: torch.optim.Optimizer = kind(groups, rate, weight_decay=config.weight_decay, **more)
+        self._inner: torch.optim.Optimizer = kind(
+            groups, rate, weight_decay=config.weight_decay, fused=True, capturable=gpu
+        )
 
     def reset(self, lr: float) -> None:
         for slot in self._inner.state.values():

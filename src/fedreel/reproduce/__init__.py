@@ -42,8 +42,8 @@ def reproduce(
     set: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run every cell (row x seed) that is not finished yet, `jobs` at a time, and write table.json and table.html after
-    each. `rows` takes only rows with this text (`A & B`: both texts) in their name or setting; `seeds` so many seeds
-    instead of the scale's; `set` goes over the settings of all rows."""
+    each. `rows` takes only rows with this text (`A & B`: both, `A | B`: one) in their name or setting; `seeds` so many
+    seeds instead of the scale's; `set` goes over the settings of all rows."""
     spec = find_table(system, table)
     if scale not in spec.scales:
         raise RecipeError(f"'{system} {table}' has no scale '{scale}'", hint=nearest(scale, spec.scales))

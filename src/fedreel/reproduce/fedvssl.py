@@ -269,8 +269,8 @@ TABLES = {
     ),
     "table3": Table(
         rows=_rows(("random weights", *CENTRES, *FEDERATED), T3, BY_METHOD),
-        metrics=(*RECALLS, *TUNINGS, *PRETEXT, "passes", "saved"),
-        derive=(pretraining.recalls, pretraining.tunings, pretraining.unseen),
+        metrics=(*RECALLS, *TUNINGS, *PROBES, *PRETEXT, "passes", "saved"),
+        derive=(pretraining.recalls, pretraining.probes, pretraining.tunings, pretraining.unseen),
         relate=relate,
         notes=(
             *NOTES,

@@ -25,9 +25,11 @@ class Row:
     only: Only = ""  # a row for the playground, or for given data
 
     def has(self, text: str) -> bool:
-        """Whether the text is in its name or setting; of `A & B`, both."""
+        """Whether the text is in its name or setting; of `A & B`, both; of `A | B`, one of them."""
         words = (self.name, *(f"{key} {value}" for key, value in self.setting.items()))
-        return all(any(part.strip() in word for word in words) for part in text.split("&"))
+        return any(
+            all(any(part.strip() in word for word in words) for part in choice.split("&")) for choice in text.split("|")
+        )
 
 
 @dataclass(frozen=True)
