@@ -106,9 +106,9 @@ class Torch:
         )
 
     def reset(self, lr: float) -> None:
-        for slot in self._inner.state.values():
-            for value in slot.values():
-                value.zero_()
+        kept = [value for slot in self._inner.state.values() for value in slot.values()]
+        if kept:
+            torch._foreach_zero_(kept)
         for group in self._inner.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(lr)
