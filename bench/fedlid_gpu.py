@@ -12,38 +12,32 @@ fedreel runs its whole product path (run directory, ledger, checkpoints). The se
 from __future__ import annotations
 
 import argparse
-import copy
 import json
-import tempfile
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedreel.config import Recipe, RoundConfig, TrainConfig
-from fedreel.core.federation import Federation
-from fedreel.core.run import run
+from fedreel.config import TrainConfig
 from fedreel.core.study import Study
 from fedreel.core.task import ClientData, Population, Subject, Tensors
 from fedreel.methods.fedavg import FedAvg
 from fedreel.tasks.contrast import Contrast
 from fedreel.tasks.image import Image
+from loops import WARM_UP, federated, now, plain
 
-CLIENTS, IMAGES, SIDE, CLASSES, DEVICE = 10, 1000, 32, 100, "cuda"
-WARM_UP = 1  # rounds, or phases, that are not timed
+CLIENTS, SIDE, CLASSES = 10, 32, 100
+DEVICE = "cuda"
 
 
 class Owners(Population):
     """Clients whose images and labels are random."""
 
-    def __init__(self) -> None:
+    def __init__(self, each: int) -> None:
         self.clients = tuple(map(str, range(CLIENTS)))
-        self.images = images(CLIENTS * IMAGES).view(CLIENTS, IMAGES, SIDE, SIDE, 3)
-        self.labels = torch.randint(CLASSES, (CLIENTS, IMAGES), device=DEVICE)
+        self.images = images(CLIENTS * each).view(CLIENTS, each, SIDE, SIDE, 3)
+        self.labels = torch.randint(CLASSES, (CLIENTS, each), device=DEVICE)
 
     def data(self, client: str) -> ClientData:
         rows = Tensors((self.images[int(client)], self.labels[int(client)]))
@@ -59,75 +53,10 @@ def images(count: int) -> Tensor:
 class Random(Image):
     """The task on such clients."""
 
+    images: int = 1000
+
     def population(self, data: Any, seed: int) -> Population:
-        return Owners()
-
-
-@dataclass(frozen=True)
-class Timed(FedAvg):
-    """FedAvg that notes when its rounds begin."""
-
-    ticks: Any = None
-
-    def run(self, fed: Federation) -> None:
-        rounds = fed.rounds
-
-        def ticking() -> Iterator[int]:
-            for round in rounds():
-                torch.cuda.synchronize()
-                self.ticks.append(time.perf_counter())
-                yield round
-
-        fed.rounds = ticking  # type: ignore[method-assign]
-        super().run(fed)
-
-
-def federated(task: Random, config: TrainConfig, rounds: int) -> float:
-    """Seconds a round."""
-    method = Timed(ticks=[])
-    recipe = Recipe(
-        system="bench",
-        device=DEVICE,
-        task={"name": "image"},
-        method={"name": "fedavg"},
-        train=config,
-        round=RoundConfig(rounds=WARM_UP + rounds + 1, evaluate_every=0),
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        run(recipe, Path(folder) / "run", task=task, method=method, quiet=True)
-    return (method.ticks[-1] - method.ticks[WARM_UP]) / rounds
-
-
-def plain(task: Random, config: TrainConfig, rounds: int) -> float:
-    """Seconds a round of a loop as one writes it."""
-    population = task.population(None, 0)
-    model = task.model().to(DEVICE).train()
-    server = copy.deepcopy(model.state_dict())
-    began = 0.0
-    for round in range(WARM_UP + rounds):
-        if round == WARM_UP:
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-        updates = []
-        for client in population.clients:
-            model.load_state_dict(server)
-            optimizer = torch.optim.Adam(model.parameters(), config.lr)
-            generator = torch.Generator().manual_seed(round)
-            examples = population.data(client).train
-            for _ in range(config.epochs):
-                for batch in examples.batches(config.batch_size, generator):
-                    seen = task.augment(batch)
-                    loss = task.loss(task.forward(model, seen), seen)
-                    optimizer.zero_grad()
-                    loss.backward()
-                    optimizer.step()
-            updates.append(copy.deepcopy(model.state_dict()))
-        server = {
-            name: sum(u[name] for u in updates) / len(updates) if t.is_floating_point() else t
-            for name, t in server.items()
-        }
-    torch.cuda.synchronize()
-    return (time.perf_counter() - began) / rounds
+        return Owners(self.images)
 
 
 @dataclass(frozen=True)
@@ -145,28 +74,29 @@ def server_phase(subject: Subject, config: TrainConfig) -> float:
     began = 0.0
     for phase in range(WARM_UP + 1):
         if phase == WARM_UP:
-            torch.cuda.synchronize()
-            began = time.perf_counter()
+            began = now(DEVICE)
         study.learn(given, None, phase + 1)
-    torch.cuda.synchronize()
-    return time.perf_counter() - began
+    return now(DEVICE) - began
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds of fedreel; the plain loop gets one")
+    parser.add_argument("--images", type=int, default=1000, help="of each client; the server has ten times as many")
     arguments = parser.parse_args()
     local = TrainConfig(epochs=10, batch_size=128, optimizer="adam", lr=1e-3)
     times, ratios = {}, {}
     for stem, small in (("7x7", False), ("3x3", True)):
-        task = Random(classes=CLASSES, network="resnet18", size=SIDE, small_stem=small)
-        times[f"clients, {stem} stem, plain loop, fp32"] = plain(task, local, 1)
+        task = Random(classes=CLASSES, network="resnet18", size=SIDE, small_stem=small, images=arguments.images)
+        times[f"clients, {stem} stem, plain loop, fp32"] = plain(task, local, 1, DEVICE)
         for precision in ("fp32", "bf16"):
             config = replace(local, precision=precision)
-            times[f"clients, {stem} stem, fedreel, {precision}"] = federated(task, config, arguments.rounds)
+            times[f"clients, {stem} stem, fedreel, {precision}"] = federated(
+                task, FedAvg(), config, arguments.rounds, DEVICE
+            )
         base, *ours = [seconds for name, seconds in times.items() if stem in name]
         ratios[f"faster_than_plain_{stem}"] = base / min(ours)
-    own = images(10_000)
+    own = images(10 * arguments.images)
     config = TrainConfig(epochs=3, batch_size=256, optimizer="adam", lr=1e-3, precision="bf16")
     subject = task.subject("views", Tensors((own,)), 1.0)
     times["server, views made in each step"] = server_phase(subject, config)
@@ -177,7 +107,7 @@ def main() -> None:
     ready = Ready(lesson.network_input, lesson.views, lesson.temperature, lesson.raw_anchor)
     times["server, views ready"] = server_phase(replace(subject, lesson=ready, examples=Tensors(made)), config)
     print(f"{'':40}{'seconds':>10}{'images/s':>12}")
-    counts = {"clients": CLIENTS * IMAGES * local.epochs, "server": 2 * len(own) * config.epochs}
+    counts = {"clients": CLIENTS * arguments.images * local.epochs, "server": 2 * len(own) * config.epochs}
     for name, seconds in times.items():
         print(f"{name:40}{seconds:10.2f}{counts[name.partition(',')[0]] / seconds:12.0f}")
     ratios["server_with_views_to_ready"] = times["server, views ready"] / times["server, views made in each step"]

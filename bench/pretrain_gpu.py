@@ -10,27 +10,22 @@ directory, ledger, admission, checkpoints). The last line is one JSON object.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
-import tempfile
-import time
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedreel.config import Recipe, RoundConfig, TrainConfig
-from fedreel.core.federation import Federation
-from fedreel.core.run import run
+from fedreel.config import TrainConfig
 from fedreel.core.task import ClientData, Population
 from fedreel.data.windows import Windows
 from fedreel.methods.fedvssl import FedVSSL
 from fedreel.tasks.pretrain import Pretrain
+from loops import WARM_UP, federated, plain
 
-CLIENTS, BATCH, SIDE, DEVICE = 5, 4, 128, "cuda"
-WARM_UP = 1  # rounds that are not timed
+CLIENTS, BATCH, SIDE = 5, 4, 128
+DEVICE = "cuda"
 LONG = 2000.0  # microseconds: a gap that is none between steps; a step takes four times that
 
 
@@ -72,78 +67,6 @@ class Ready(Random):
         return KEPT[0]
 
 
-@dataclass(frozen=True)
-class Timed(FedVSSL):
-    """FedVSSL that notes when its rounds begin, everything before done."""
-
-    ticks: Any = None
-    trace: Any = None
-
-    def run(self, fed: Federation) -> None:
-        rounds = fed.rounds
-
-        def ticking() -> Any:
-            for round in rounds():
-                torch.cuda.synchronize()
-                self.ticks.append(time.perf_counter())
-                if self.trace is not None and round == WARM_UP + 1:
-                    self.trace.start()
-                if self.trace is not None and round == WARM_UP + 2:
-                    self.trace.stop()
-                yield round
-
-        fed.rounds = ticking  # type: ignore[method-assign]
-        super().run(fed)
-
-
-def federated(task: Random, config: TrainConfig, rounds: int, trace: Any = None) -> float:
-    """Seconds a round."""
-    method = Timed(ticks=[], trace=trace)
-    recipe = Recipe(
-        system="bench",
-        device=DEVICE,
-        task={"name": "pretrain"},
-        method={"name": "fedvssl"},
-        train=config,
-        round=RoundConfig(rounds=WARM_UP + rounds + 1, evaluate_every=0),
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        run(recipe, Path(folder) / "run", task=task, method=method, quiet=True)
-    return (method.ticks[-1] - method.ticks[WARM_UP]) / rounds
-
-
-def plain(task: Random, config: TrainConfig, rounds: int) -> float:
-    """Seconds a round of a loop as one writes it: fp32, torch's optimizer, a state dict for every client."""
-    population = task.population(None, 0)
-    torch.manual_seed(0)
-    model = task.model().to(DEVICE).train()
-    server = copy.deepcopy(model.state_dict())
-    began = 0.0
-    for round in range(WARM_UP + rounds):
-        if round == WARM_UP:
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-        updates = []
-        for client in population.clients:
-            model.load_state_dict(server)
-            optimizer = torch.optim.SGD(model.parameters(), config.lr, weight_decay=config.weight_decay)
-            generator = torch.Generator().manual_seed(round)
-            for batch in population.data(client).train.batches(BATCH, generator):
-                question = task.augment(batch)
-                loss: Tensor = task.loss(task.forward(model, question), question)
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
-                optimizer.step()
-            updates.append(copy.deepcopy(model.state_dict()))
-        server = {
-            name: sum(u[name] for u in updates) / len(updates) if t.is_floating_point() else t
-            for name, t in server.items()
-        }
-    torch.cuda.synchronize()
-    return (time.perf_counter() - began) / rounds
-
-
 def idle(trace: Any) -> tuple[float, float]:
     """Share of the time between the first and the last kernel in which none was running; and in gaps shorter than
     LONG, such as lie between and in steps. Longer ones are the server's: admission, ledger, checkpoint."""
@@ -164,7 +87,7 @@ def main() -> None:
     task = Random(width=64, blocks=(2, 2, 2, 2), frames=16, size=112, clips=arguments.clips)
     config = TrainConfig(batch_size=BATCH, lr=0.01, weight_decay=1e-4, clip_norm=40.0, precision="bf16")
     count = CLIENTS * arguments.clips
-    rates = {"plain loop, fp32": count / plain(task, config, arguments.rounds)}
+    rates = {"plain loop, fp32": count / plain(task, config, arguments.rounds, DEVICE)}
     ready = Ready(**{f.name: getattr(task, f.name) for f in fields(task)})
     for name, asked, changed in (
         ("fedreel, fp32, in Python", task, replace(config, precision="fp32", cuda_graph=False)),
@@ -172,9 +95,11 @@ def main() -> None:
         ("fedreel, bf16", task, config),
         ("fedreel, bf16, questions ready", ready, config),
     ):
-        rates[name] = count / federated(asked, changed, arguments.rounds)
+        rates[name] = count / federated(asked, FedVSSL(), changed, arguments.rounds, DEVICE)
     trace = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
-    federated(replace(task, clips=100), config, 1, trace)
+    during = {WARM_UP + 1: trace.start, WARM_UP + 2: trace.stop}
+    traced = replace(task, clips=100)
+    federated(traced, FedVSSL(), config, 1, DEVICE, lambda round: during.get(round, lambda: None)())
     base = rates["plain loop, fp32"]
     print(f"{'':32}{'clips/s':>10}{'to plain':>10}")
     for name, rate in rates.items():
