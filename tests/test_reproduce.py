@@ -17,7 +17,7 @@ import fedreel.reproduce as harness
 import fedreel.tasks.recognition as recognition
 from fedreel.config import Recipe, load_recipe
 from fedreel.core.job import make_method, make_task
-from fedreel.errors import RecipeError
+from fedreel.errors import DataError, RecipeError
 from fedreel.reproduce import claims_held, reproduce
 from fedreel.reproduce.recognition import TABLES
 from fedreel.reproduce.show import columns_and_rows
@@ -189,6 +189,10 @@ def test_unknown_words_are_answered_by_the_nearest(tmp_path: Path) -> None:
         told = cli("reproduce", words[0], words[1], "--scale", words[2], "--out", tmp_path / "t")
         assert told.code == 2
         assert said in told.err
+    with pytest.raises(RecipeError, match="did you mean 'FedAvg'"):
+        reproduce("recognition", "tiny", rows="FedAvgg", out=tmp_path / "t")
+    with pytest.raises(DataError, match="images for the clients"):
+        reproduce("fedlid", "table1", data=tmp_path / "nowhere", out=tmp_path / "t")
     assert not (tmp_path / "t").exists()
 
 

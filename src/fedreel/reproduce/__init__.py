@@ -49,17 +49,18 @@ def reproduce(
         raise RecipeError(f"'{system} {table}' has no scale '{scale}'", hint=nearest(scale, spec.scales))
     size = spec.scales[scale]
     size = replace(size, seeds=size.seeds if seeds is None else tuple(range(seeds)), over=set or {})
-    out.mkdir(parents=True, exist_ok=True)
     wanted = tuple(row for row in spec.rows_for(data) if row.has(rows))
     if not wanted:
         named = sorted({str(v) for row in spec.rows_for(data) for v in (row.name, *row.setting.values())})
         raise RecipeError(f"no row of '{system} {table}' has '{rows}' in it", hint=nearest(rows, named))
+    size = for_data(size, spec, data)
     spec = replace(spec, rows=())  # cells go to other processes: what they need of it and no more
-    cells = [(spec, size, row, seed, data, out, device, jobs > 1) for row in wanted for seed in size.seeds]
+    out.mkdir(parents=True, exist_ok=True)
+    cells = [(spec, size, row, seed, out, device, jobs > 1) for row in wanted for seed in size.seeds]
     content: dict[str, Any] = {}
     for number, cell in enumerate(_each(cells, jobs), 1):
         print(f"[{number}/{len(cells)}] {cell[2].name}, seed {cell[3]}: done", file=sys.stderr, flush=True)
-        content = _collect(spec, wanted, size, system, table, scale, data, out)
+        content = _collect(spec, wanted, size, system, table, scale, out)
         write_atomic(out / "table.json", json.dumps(content, indent=1) + "\n")
         write_table(out / "table.html", content)
     return content
@@ -74,7 +75,7 @@ def find_table(system: str, table: str) -> Table:
     return tables[table]
 
 
-Cell = tuple[Table, Scale, Row, int, Path | None, Path, str, bool]
+Cell = tuple[Table, Scale, Row, int, Path, str, bool]
 
 
 def _each(cells: list[Cell], jobs: int) -> Iterator[Cell]:
@@ -105,8 +106,8 @@ def _share_cores(threads: int) -> None:
 def _run_cell(cell: Cell) -> None:
     from ..api import run
 
-    spec, size, row, seed, data, out, device, quiet = cell
-    settings = _settings(spec, size, row, seed, data)
+    spec, size, row, seed, out, device, quiet = cell
+    settings = _settings(spec, size, row, seed)
     folder = _cell_folder(out, size, row, settings, seed)
     if row.compute is not None:
         _compute(row.compute, load_recipe(size.recipe, {**settings, "seed": seed}), folder)
@@ -120,13 +121,18 @@ def _run_cell(cell: Cell) -> None:
             write_atomic(folder / DERIVED, json.dumps(derived) + "\n")
 
 
-def _settings(spec: Table, size: Scale, row: Row, seed: int, data: Path | None) -> dict[str, Any]:
+def for_data(size: Scale, spec: Table, data: Path | None) -> Scale:
+    """The scale with what it takes for these data; for the playground, without what is for given data only."""
+    if data is None:
+        return replace(size, given={}, rows={})
+    asked = spec.adapt(data) if spec.adapt else {}
+    return replace(size, given={"data.source": str(data.resolve()), **asked, **size.given})
+
+
+def _settings(spec: Table, size: Scale, row: Row, seed: int) -> dict[str, Any]:
     """All that a cell changes in the recipe, but the seed."""
-    settings = {**spec.settings, **size.settings}
-    if data is not None:
-        settings |= {"data.source": str(data.resolve()), **(spec.adapt(data) if spec.adapt else {}), **size.given}
-    settings |= row.settings
-    for text, changed in size.rows.items() if data is not None else ():
+    settings = {**spec.settings, **size.settings, **size.given, **row.settings}
+    for text, changed in size.rows.items():
         settings |= changed if row.has(text) else {}
     return settings | {**dict.fromkeys(spec.follow, seed), **size.over}
 
@@ -138,11 +144,10 @@ def _collect(
     system: str,
     table: str,
     scale: str,
-    data: Path | None,
     out: Path,
 ) -> dict[str, Any]:
     def folder(row: Row, seed: int) -> Path:
-        return _cell_folder(out, size, row, _settings(spec, size, row, seed, data), seed)
+        return _cell_folder(out, size, row, _settings(spec, size, row, seed), seed)
 
     found = {id(row): [_metrics(folder(row, seed), spec) for seed in size.seeds] for row in wanted}
     if spec.relate is not None:
