@@ -26,7 +26,7 @@ from loops import WARM_UP, federated, plain
 
 CLIENTS, BATCH, SIDE = 5, 4, 128
 DEVICE = "cuda"
-LONG = 2000.0  # microseconds: a gap that is none between steps; a step takes four times that
+LONG = 2000.0  # microseconds: gaps in a step and between steps are shorter
 
 
 class Owners(Population):
@@ -69,7 +69,7 @@ class Ready(Random):
 
 def idle(trace: Any) -> tuple[float, float]:
     """Share of the time between the first and the last kernel in which none was running; and in gaps shorter than
-    LONG, such as lie between and in steps. Longer ones are the server's: admission, ledger, checkpoint."""
+    LONG, such as lie in steps and between them."""
     spans = sorted((e.time_range.start, e.time_range.end) for e in trace.events() if e.device_type.name == "CUDA")
     gaps, end = [], spans[0][0]
     for start, stop in spans:

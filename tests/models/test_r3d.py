@@ -8,7 +8,7 @@ from torch import nn
 
 from fedreel.errors import DataError
 from fedreel.models.classifier import Classifier
-from fedreel.models.r3d import R3D, BasicBlock, export_torchvision, load_torchvision, r3d_18, tiny_r3d
+from fedreel.models.r3d import R3D, BasicBlock, BatchNorm, export_torchvision, load_torchvision, r3d_18, tiny_r3d
 
 BN = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
@@ -173,3 +173,20 @@ def test_a_step_of_training_moves_every_parameter() -> None:
     loss.backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
     assert [n for n, p in model.named_parameters() if torch.equal(p, before[n])] == []
+
+
+def test_batch_norm_of_frames_as_one_tall_image_is_that_of_clips() -> None:
+    torch.manual_seed(0)
+    ours, theirs = BatchNorm(4), nn.BatchNorm3d(4)
+    x = (3 * torch.randn(2, 4, 3, 5, 6) + 1).contiguous(memory_format=torch.channels_last_3d)
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    got, wanted = ours.of_tall(a), theirs(b)
+    weights = torch.randn_like(wanted)
+    (got * weights).sum().backward()
+    (wanted * weights).sum().backward()
+    assert got.stride() == x.stride()  # the next convolution finds channels together too
+    torch.testing.assert_close(got, wanted)
+    torch.testing.assert_close(a.grad, b.grad)
+    for name, tensor in theirs.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], tensor)
+    assert not torch.equal(ours.running_mean, torch.zeros(4))

@@ -65,13 +65,15 @@ class BatchNorm(nn.BatchNorm3d):
     images only, so frames are shown to them as one tall image, without a copy."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if not x.is_cuda or x.stride(1) != 1:
-            return super().forward(x)
+        return self.of_tall(x) if x.is_cuda and x.stride(1) == 1 else super().forward(x)
+
+    def of_tall(self, x: Tensor) -> Tensor:
         n, c, t, h, w = x.shape
         tall = x.permute(0, 2, 3, 4, 1).reshape(n, t * h, w, c).permute(0, 3, 1, 2)
         return super().forward(tall).permute(0, 2, 3, 1).view(n, t, h, w, c).permute(0, 4, 1, 2, 3)
 
-    def _check_input_dim(self, input: Tensor) -> None: ...
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Clips, or the tall images they are seen as."""
 
 
 class BasicBlock(nn.Module):
