@@ -150,6 +150,18 @@ def test_fine_tuning_lowers_the_loss_learns_the_classes_and_leaves_the_model_alo
     assert not tuned.training
 
 
+def test_fine_tuning_trains_batch_norms_of_a_model_that_was_loaded_for_use(tmp_path: Path) -> None:
+    found = bars(tmp_path / "s")
+    torch.manual_seed(0)
+    model = TINY.model()
+    config = replace(shortened(TUNE, 2), batch_size=8)
+    learned = [fine_tune(model.train(mode), TINY, found, VIEWS, config).state_dict() for mode in (True, False)]
+    assert all(torch.equal(a, b) for a, b in zip(*(state.values() for state in learned)))
+    means = [name for name in learned[0] if name.endswith("running_mean")]
+    assert means
+    assert not any(torch.equal(learned[1][name], model.state_dict()[name]) for name in means)
+
+
 def test_random_clips_begin_everywhere_they_fit_and_short_videos_begin_again(tmp_path: Path) -> None:
     long, short = (np.arange(n, dtype=np.uint8)[:, None, None, None].repeat(3, 3) for n in (9, 2))
     found = labelled_set(

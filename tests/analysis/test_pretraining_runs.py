@@ -187,7 +187,7 @@ def test_the_playground_s_own_clips_are_its_downstream_set() -> None:
 def test_a_backbone_is_put_to_use_on_all_sets(
     given: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pretraining, "SHARE", 0.02)
+    monkeypatch.setattr(pretraining, "PLAYGROUND_SHARE", 0.02)
     monkeypatch.setattr(pretraining, "POINTS", 3)
     monkeypatch.setattr(pretraining, "RADIUS", 1.0)
     settings = {**SETTINGS, **adapt(given), "method.name": method}

@@ -34,7 +34,7 @@ POOLINGS: tuple[Pooling, ...] = ("grid", "mean")
 DOWNSTREAM = "downstream"  # beside the folder of the videos to learn from
 FLIP, JITTER = 0.35, 0.2  # when fine-tuning
 PAPER_WIDTH, PAPER_BLOCKS = 64, 8  # of R3D-18
-SHARE = 0.2  # of the paper's epochs of fine-tuning, on the playground
+PLAYGROUND_SHARE, SMALL_SHARE = 0.2, 0.4  # of the paper's epochs of fine-tuning: on the playground, of small networks
 AT_ONCE = 64  # windows in one forward pass
 POINTS, RADIUS = 9, 0.5  # of a landscape; of the ball in which its rise is averaged
 LANDSCAPES = 3  # clients whose data a landscape is drawn on
@@ -81,14 +81,13 @@ def probes(run: Path) -> Metrics:
 
 
 def tunings(run: Path) -> Metrics:
-    """`tune`: top-1 after fine-tuning, in the run's precision. On the playground for a part of the paper's epochs, and
-    clips are not mirrored there: that changes what they show."""
+    """`tune`: top-1 after fine-tuning, in the run's precision. On the playground, and of smaller networks than the
+    paper's, for a part of its epochs; clips are not mirrored on the playground: that changes what they show."""
     loaded, recipe = opened(run)
     task = _task(loaded)
     playground = recipe.data.source == "playground"
-    config = replace(
-        shortened(TUNE, round(SHARE * TUNE.epochs)) if playground else TUNE, precision=recipe.train.precision
-    )
+    share = PLAYGROUND_SHARE if playground else SMALL_SHARE if _smaller(task) else 1.0
+    config = replace(shortened(TUNE, round(share * TUNE.epochs)), precision=recipe.train.precision)
     views = Views(task.size, task.scales, 0.0 if playground else FLIP, JITTER)
 
     def measure(labelled: LabelledSet) -> Metrics:

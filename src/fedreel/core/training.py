@@ -51,8 +51,7 @@ def fit(
     recorder: Recorder | None = None,
 ) -> tuple[float, int]:
     """Train; returns the task's mean loss (without terms) and the number of samples seen."""
-    if not model.training:
-        model.train()
+    model.train()  # its parts too: a part may come from a model in eval mode
     params = tuple(optimizer.params)
     device = params[0].device
     mixed = config.precision == "bf16" and device.type == "cuda"

@@ -232,8 +232,8 @@ NOTES = (
     " clips (pooled: means over time and space); probe: a linear classifier on the frozen backbone; tune: after"
     " fine-tuning. With several sets: means over them, and each. accuracy (Speed, VCOP) or iou (CtP): the pretext,"
     " on clips of the same owners that were held out, and unseen, on the test videos of the downstream sets",
-    "networks smaller than the paper's get probes on standardised features; on the playground a fifth of the paper's"
-    " 150 epochs of fine-tuning",
+    "networks smaller than the paper's get probes on standardised features, and 60 epochs of fine-tuning (30 on the"
+    " playground) instead of 150",
     "the same clients, initial weights and client sequence for all rows; the paper's numbers: Kinetics-400, then"
     " UCF-101 and HMDB-51",
 )
