@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
 from torch import Tensor, nn
 
 from fedreel.models.classifier import Backbone
@@ -45,10 +49,11 @@ class EfficientNetLite0(Backbone):
         self.init_weights()
 
     def features(self, x: Tensor) -> Tensor:
-        x = self.relu(self._bn0(self._conv_stem(x)))
-        for block in self._blocks:
-            x = block(x)
-        return self.relu(self._bn1(self._conv_head(x)))
+        with _onednn():
+            x = self.relu(self._bn0(self._conv_stem(x)))
+            for block in self._blocks:
+                x = block(x)
+            return self.relu(self._bn1(self._conv_head(x)))
 
     def init_weights(self) -> None:
         """Kaiming by the outputs that an input reaches. A depthwise input reaches one channel only: counting all of
@@ -94,6 +99,18 @@ class SameConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(nn.functional.pad(x, (0, self.odd, 0, self.odd)) if self.odd else x)
+
+
+@contextmanager
+def _onednn() -> Iterator[None]:
+    """Within this, CPUs use oneDNN even where `fedreel.core.device` has switched it off: without it, depthwise
+    convolutions go channel by channel on 64-bit ARM."""
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = True  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
