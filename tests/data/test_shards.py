@@ -16,7 +16,7 @@ import pytest
 from fedreel.data import shards as module
 from fedreel.data import video
 from fedreel.data.lists import Clip, find
-from fedreel.data.shards import Shards, build, in_processes, spaced
+from fedreel.data.shards import Shards, build, spaced
 from fedreel.errors import DataError
 
 DATA = Path(os.environ.get("FEDREEL_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -161,8 +161,8 @@ def test_a_killed_build_goes_on_and_leaves_no_processes(tmp_path: Path) -> None:
     script = (
         "import sys, pathlib\nfrom fedreel.data import lists, shards\n"
         "def said(done, total):\n    print(done, flush=True)\n"
-        "if __name__ == '__main__':\n    root, out = map(pathlib.Path, sys.argv[1:])\n"
-        "    shards.build(lists.find(root), root, out, size=(128, 128), workers=2, progress=said)\n"
+        "root, out = map(pathlib.Path, sys.argv[1:])\n"
+        "shards.build(lists.find(root), root, out, size=(128, 128), workers=2, progress=said)\n"
     )
     (tmp_path / "script.py").write_text(script)
     command = [sys.executable, str(tmp_path / "script.py"), str(root), str(tmp_path / "out")]
@@ -249,16 +249,6 @@ def test_more_parts_than_may_stay_mapped(tmp_path: Path, monkeypatch: pytest.Mon
     assert lengths == [clip.frames for clip in shards.clips]
     assert np.array_equal(early, first)  # a view outlives its place in the list
     assert np.array_equal(shards.clip(0), first)
-
-
-def test_results_carry_the_number_of_their_task() -> None:
-    assert dict(in_processes(abs, [-3, 4, -5], workers=1)) == {0: 3, 1: 4, 2: 5}
-    assert dict(in_processes(abs, [-3, 4, -5], workers=2)) == {0: 3, 1: 4, 2: 5}
-
-
-def test_a_worker_that_dies_is_an_error_that_says_so() -> None:
-    with pytest.raises(DataError, match="process died"):
-        dict(in_processes(os._exit, [1, 1], workers=2))
 
 
 def test_real_sign_gestures(tmp_path: Path) -> None:

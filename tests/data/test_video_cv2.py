@@ -258,17 +258,20 @@ def three_clips(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_opencv_is_loaded_by_the_decoding_processes_only_and_runs_one_thread_there(three_clips: Path) -> None:
     pytest.importorskip("cv2", reason=NEEDS)
+    (three_clips / "av.py").write_text("raise ImportError")
+    (three_clips / "helper.py").write_text(
+        "import sys\nfrom fedreel.data import video\n"
+        "def threads(path):\n    video.read(path)\n    return sys.modules['cv2'].getNumThreads()\n"
+    )
     script = three_clips / "script.py"
     script.write_text(
-        "import sys, pathlib\nsys.modules['av'] = None\n"
-        "from fedreel.data import lists, shards, video\n"
-        "def threads(path):\n    video.read(path)\n    return sys.modules['cv2'].getNumThreads()\n"
-        "if __name__ == '__main__':\n"
-        "    root = pathlib.Path(sys.argv[1])\n"
-        "    shards.CLIPS_PER_PART = 1\n"
-        "    built = shards.build(lists.find(root / 'in'), root / 'in', root / 'out', size=(8, 8), workers=2)\n"
-        "    counts = dict(shards.in_processes(threads, sorted((root / 'in').iterdir()), workers=2))\n"
-        "    print(len(built), sorted(counts.values()), 'cv2' in sys.modules)\n"
+        "import sys, pathlib\nfrom fedreel.core.processes import in_processes\nfrom fedreel.data import lists, shards\n"
+        "from helper import threads\n"
+        "root = pathlib.Path(sys.argv[1])\n"
+        "shards.CLIPS_PER_PART = 1\n"
+        "built = shards.build(lists.find(root / 'in'), root / 'in', root / 'out', size=(8, 8), workers=2)\n"
+        "counts = dict(in_processes(threads, sorted((root / 'in').iterdir()), workers=2))\n"
+        "print(len(built), sorted(counts.values()), 'cv2' in sys.modules)\n"
     )
     out = subprocess.run([sys.executable, str(script), str(three_clips)], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "3 [1, 1, 1] False"

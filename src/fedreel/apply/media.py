@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from ..core.processes import cores
 from ..data import pictures, video
 from ..data.lists import Clip, videos
-from ..data.playground.work import cores
 from ..data.shards import build
 from ..errors import DataError, RunError
 from ..tasks.image import Image

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedreel.core.processes import in_processes
 from fedreel.data.lists import INDEX as LIST_INDEX
 from fedreel.data.lists import Clip, find, videos
 from fedreel.data.shards import INDEX as SHARDS_INDEX
-from fedreel.data.shards import Shards, in_processes
+from fedreel.data.shards import Shards
 from fedreel.data.skeleton.motions import find_sets, is_skeletons, read_set
 from fedreel.data.skeleton.recordings import set_name
 from fedreel.data.video import Reader

@@ -19,12 +19,12 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from ..core.files import sync_path
+from ..core.processes import cores
 from ..errors import DataError
 from .archive import extract
 from .cache import cache_folder
 from .cifar import is_cifar, read_cifar
 from .lists import SPLITS, Clip
-from .playground.work import cores
 from .shards import Broken
 
 VERSION = 1  # raised whenever the same files would give other pixels or labels

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import numpy as np
 
+from fedreel.core.processes import in_processes
 from fedreel.data.lists import Clip
 from fedreel.data.video import Reader, backend
 from fedreel.errors import DataError
@@ -27,8 +24,6 @@ LISTS = ("clips", "broken", "cut")
 CLIPS_PER_PART = 64
 MAPPED_PARTS = 256  # every mapped part keeps a file descriptor, of which a process has perhaps 1024
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
 Progress = Callable[[int, int], None]
 
 
@@ -185,32 +180,6 @@ def build(
 def spaced(total: int, frames: int) -> np.ndarray:
     """The middles of `frames` equal stretches of `total` frames, as indices."""
     return (2 * np.arange(frames) + 1) * total // (2 * frames)
-
-
-def in_processes(
-    function: Callable[[Task], Result], tasks: Sequence[Task], workers: int | None = None
-) -> Iterator[tuple[int, Result]]:
-    """(task number, result) of each task as it gets ready; one worker or one task needs no other process."""
-    workers = min(workers or _cores(), len(tasks))
-    if workers <= 1:
-        yield from enumerate(map(function, tasks))
-        return
-    # spawn: a forked child of a process that has started threads (torch, CUDA) may hang.
-    spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_end_with_parent)
-    try:
-        futures = {pool.submit(function, task): number for number, task in enumerate(tasks)}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    except BrokenProcessPool as error:
-        raise DataError(
-            "a decoding process died",
-            found=str(error),
-            hint="start the work of a script under `if __name__ == '__main__':`, or, where memory is short, "
-            "use fewer workers; what is finished is kept",
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)
@@ -371,19 +340,3 @@ def _locked(folder: Path) -> Iterator[None]:
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # let go when the file is closed or the process dies
         yield
-
-
-def _end_with_parent() -> None:
-    """A pool's processes outlive a parent that was killed, and wait for work for ever; these do not."""
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -6,11 +6,10 @@ import hashlib
 import importlib
 import json
 import math
-import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 from ..config import Recipe, as_table, load_recipe
 from ..core.files import write_atomic
+from ..core.processes import Pool
 from ..errors import RecipeError, nearest
 from ..report import write_table
 from .spec import Claim, Metrics, Row, Scale, Table
@@ -86,7 +86,7 @@ def _each(cells: list[Cell], jobs: int) -> Iterator[Cell]:
             yield cell
         return
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _share_cores, (threads,)) as pool:
+    with Pool(jobs, _share_cores, threads) as pool:
         running = {pool.submit(_run_cell, cell): cell for cell in cells}
         try:
             for done in as_completed(running):

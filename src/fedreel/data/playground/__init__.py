@@ -12,9 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fedreel.core.processes import cores
 from fedreel.data.cache import cache_folder
 from fedreel.data.playground.sizes import MEDIUM, SIZES, SMALL, VERSION, Size
-from fedreel.data.playground.work import Jobs, cores
+from fedreel.data.playground.work import Jobs
 from fedreel.errors import DataError, nearest
 
 __all__ = ["MEDIUM", "PARTS", "SIZES", "SMALL", "VERSION", "Size", "cached", "make"]

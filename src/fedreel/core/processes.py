@@ -1,0 +1,86 @@
+"""Work in several processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, TypeVar
+
+from ..errors import RunError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class Pool(ProcessPoolExecutor):
+    """Fresh processes: forked children of a process that has started threads (torch, CUDA) may hang. They end with this
+    process, however it ends. They never run the caller's script again, so it needs no `if __name__ == "__main__"`; what
+    they are to do must be defined in a module. `prepare(*given)` is called first in each."""
+
+    def __init__(self, workers: int, prepare: Callable[..., None] | None = None, *given: Any) -> None:
+        super().__init__(workers, multiprocessing.get_context("spawn"), _begin, (prepare, given))
+
+    def submit(self, *job: Any, **named: Any) -> Future[Any]:
+        with _without_script():  # processes are started here
+            return super().submit(*job, **named)
+
+
+def in_processes(
+    function: Callable[[Task], Result], tasks: Sequence[Task], workers: int | None = None
+) -> Iterator[tuple[int, Result]]:
+    """(task number, result) of each task as it gets ready; one worker or one task needs no other process."""
+    workers = min(workers or cores(), len(tasks))
+    if workers <= 1:
+        yield from enumerate(map(function, tasks))
+        return
+    pool = Pool(workers)
+    try:
+        futures = {pool.submit(function, task): number for number, task in enumerate(tasks)}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    except BrokenProcessPool as error:
+        raise RunError(
+            "a process died",
+            found=str(error),
+            hint="where memory is short, use fewer workers; what is finished is kept",
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """Within this, processes that are started find no script to run again."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+
+
+def _begin(prepare: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
+    """Sees to it that this process ends with its parent: a pool's processes outlive one that was killed, and wait for
+    work for ever."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    if prepare is not None:
+        prepare(*given)
