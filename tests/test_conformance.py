@@ -196,6 +196,7 @@ def test_the_simulation_ends_with_the_same_bits(
     _assert_same_state(local[name] / "clients", tmp_path / "clients")
 
 
+@pytest.mark.timeout(1500)  # the first of them waits for all jobs
 @pytest.mark.parametrize("name", [n for n in CASES if n not in NEEDS_ALL_DATA])
 def test_sites_end_with_the_same_bits(name: str, local: dict[str, Path], at_sites: Any) -> None:
     out, ended, root = at_sites
