@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,36 @@ def test_a_worker_s_error_is_raised_here() -> None:
 
 def divided_by_zero(number: int) -> int:
     return number // 0
+
+
+def test_those_still_at_work_are_ended_when_no_more_is_asked_for() -> None:
+    found = in_processes(time.sleep, [0, 3600], workers=2)
+    assert next(found) == (0, None)
+    found.close()  # type: ignore[attr-defined]
+    assert not multiprocessing.active_children()
+
+
+def test_after_ctrl_c_every_job_cleans_up_and_no_other_is_begun(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text(
+        "import time\nfrom pathlib import Path\n"
+        "def work(name):\n"
+        "    begun = Path(name)\n    begun.touch()\n"
+        "    try:\n        time.sleep(3600)\n"
+        "    finally:\n        begun.rename(name + '.ended')\n"
+    )
+    (tmp_path / "script.py").write_text(
+        "from fedreel.core.processes import in_processes\nfrom helper import work\n"
+        "list(in_processes(work, ['a', 'b', 'c', 'd'], workers=2))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "script.py"], cwd=tmp_path, start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    while not ((tmp_path / "a").exists() and (tmp_path / "b").exists()):
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait()
+    assert sorted(p.name for p in tmp_path.glob("?*") if p.suffix not in (".py", "")) == ["a.ended", "b.ended"]
+    assert not [name for name in "abcd" if (tmp_path / name).exists()]
 
 
 def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -29,30 +30,44 @@ class Pool(ProcessPoolExecutor):
 
     def submit(self, *job: Any, **named: Any) -> Future[Any]:
         with _without_script():  # processes are started here
-            return super().submit(*job, **named)
+            return super().submit(_job, *job, **named)
+
+    def stop(self, patience: float = 3) -> None:
+        """End the processes, those that are still at work after so many seconds by force: Ctrl-C has reached them, too,
+        and they clean up after themselves."""
+        processes = [*self._processes.values()]
+        self.shutdown(wait=False, cancel_futures=True)
+        latest = time.monotonic() + patience
+        for process in processes:
+            process.join(max(0.0, latest - time.monotonic()))
+        for process in processes:
+            process.terminate()
+            process.join()
 
 
 def in_processes(
     function: Callable[[Task], Result], tasks: Sequence[Task], workers: int | None = None
 ) -> Iterator[tuple[int, Result]]:
-    """(task number, result) of each task as it gets ready; one worker or one task needs no other process."""
+    """(task number, result) of each task as it gets ready; one worker or one task needs no other process. If a task
+    fails, or no more is asked for, the others are ended where they are."""
     workers = min(workers or cores(), len(tasks))
     if workers <= 1:
         yield from enumerate(map(function, tasks))
         return
-    pool = Pool(workers)
-    try:
-        futures = {pool.submit(function, task): number for number, task in enumerate(tasks)}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    except BrokenProcessPool as error:
-        raise RunError(
-            "a process died",
-            found=str(error),
-            hint="where memory is short, use fewer workers; what is finished is kept",
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with Pool(workers) as pool:
+        try:
+            futures = {pool.submit(function, task): number for number, task in enumerate(tasks)}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool as error:
+            raise RunError(
+                "a process died",
+                found=str(error),
+                hint="where memory is short, use fewer workers; what is finished is kept",
+            ) from error
+        except BaseException:
+            pool.stop()
+            raise
 
 
 def cores() -> int:
@@ -69,6 +84,21 @@ def _without_script() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = script
+
+
+_interrupted = False  # in a pool's process: Ctrl-C has reached it
+
+
+def _job(function: Callable[..., Result], *given: Any, **named: Any) -> Result:
+    """One job; after an interrupted one no other is begun, though a few have been sent ahead."""
+    global _interrupted
+    if _interrupted:
+        raise KeyboardInterrupt
+    try:
+        return function(*given, **named)
+    except KeyboardInterrupt:
+        _interrupted = True
+        raise
 
 
 def _begin(prepare: Callable[..., None] | None, given: tuple[Any, ...]) -> None:

@@ -93,7 +93,7 @@ def _each(cells: list[Cell], jobs: int) -> Iterator[Cell]:
                 done.result()
                 yield running[done]
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.stop(patience=15)
             raise
 
 
