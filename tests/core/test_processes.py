@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from fedreel.core import processes
 from fedreel.core.processes import Pool, in_processes
 from fedreel.errors import RunError
 
@@ -35,7 +37,8 @@ def divided_by_zero(number: int) -> int:
     return number // 0
 
 
-def test_those_still_at_work_are_ended_when_no_more_is_asked_for() -> None:
+def test_those_still_at_work_are_ended_when_no_more_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "PATIENCE", 0.1)
     found = in_processes(time.sleep, [0, 3600], workers=2)
     assert next(found) == (0, None)
     found.close()  # type: ignore[attr-defined]
@@ -79,6 +82,6 @@ def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
 
 
 def test_every_process_is_prepared_first(tmp_path: Path) -> None:
-    with Pool(1, os.chdir, tmp_path) as pool:
+    with Pool(1, partial(os.chdir, tmp_path)) as pool:
         assert pool.submit(os.getcwd).result() == str(tmp_path)
     assert os.getcwd() != str(tmp_path)

@@ -6,15 +6,16 @@ import multiprocessing
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ..errors import RunError
+
+PATIENCE = 5.0  # seconds
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -23,30 +24,34 @@ Result = TypeVar("Result")
 class Pool(ProcessPoolExecutor):
     """Fresh processes: forked children of a process that has started threads (torch, CUDA) may hang. They end with this
     process, however it ends. They never run the caller's script again, so it needs no `if __name__ == "__main__"`; what
-    they are to do must be defined in a module. `prepare(*given)` is called first in each."""
+    they are to do must be defined in a module. `prepare` is called first in each."""
 
-    def __init__(self, workers: int, prepare: Callable[..., None] | None = None, *given: Any) -> None:
-        super().__init__(workers, multiprocessing.get_context("spawn"), _begin, (prepare, given))
+    def __init__(self, workers: int, prepare: Callable[[], None] | None = None) -> None:
+        super().__init__(workers, multiprocessing.get_context("spawn"), _begin, (prepare,))
 
     def submit(self, *job: Any, **named: Any) -> Future[Any]:
         with _without_script():  # processes are started here
             return super().submit(_job, *job, **named)
 
-    def stop(self, patience: float = 3) -> None:
-        """End the processes, those that are still at work after so many seconds by force: Ctrl-C has reached them, too,
-        and they clean up after themselves."""
+    def stop(self) -> None:
+        """End the processes. Ctrl-C has reached them, too, and they clean up after themselves; those that are still at
+        work when PATIENCE is over are ended by force."""
+        manager = cast(threading.Thread | None, self._executor_manager_thread)
         processes = [*self._processes.values()]
         self.shutdown(wait=False, cancel_futures=True)
-        latest = time.monotonic() + patience
-        for process in processes:
-            process.join(max(0.0, latest - time.monotonic()))
+        if manager is None:
+            return
+        manager.join(PATIENCE)  # it ends when they have
         for process in processes:
             process.terminate()
-            process.join()
+        manager.join()
 
 
 def in_processes(
-    function: Callable[[Task], Result], tasks: Sequence[Task], workers: int | None = None
+    function: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    workers: int | None = None,
+    prepare: Callable[[], None] | None = None,
 ) -> Iterator[tuple[int, Result]]:
     """(task number, result) of each task as it gets ready; one worker or one task needs no other process. If a task
     fails, or no more is asked for, the others are ended where they are."""
@@ -54,7 +59,7 @@ def in_processes(
     if workers <= 1:
         yield from enumerate(map(function, tasks))
         return
-    with Pool(workers) as pool:
+    with Pool(workers, prepare) as pool:
         try:
             futures = {pool.submit(function, task): number for number, task in enumerate(tasks)}
             for future in as_completed(futures):
@@ -101,7 +106,7 @@ def _job(function: Callable[..., Result], *given: Any, **named: Any) -> Result:
         raise
 
 
-def _begin(prepare: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
+def _begin(prepare: Callable[[], None] | None) -> None:
     """Sees to it that this process ends with its parent: a pool's processes outlive one that was killed, and wait for
     work for ever."""
     parent = multiprocessing.parent_process()
@@ -113,4 +118,4 @@ def _begin(prepare: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     if prepare is not None:
-        prepare(*given)
+        prepare()

@@ -6,18 +6,17 @@ import hashlib
 import importlib
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import as_completed
 from dataclasses import replace
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..config import Recipe, as_table, load_recipe
 from ..core.files import write_atomic
-from ..core.processes import Pool
+from ..core.processes import cores, in_processes
 from ..errors import RecipeError, nearest
 from ..report import write_table
 from .spec import Claim, Metrics, Row, Scale, Table
@@ -80,21 +79,10 @@ Cell = tuple[Table, Scale, Row, int, Path, str, bool]
 
 def _each(cells: list[Cell], jobs: int) -> Iterator[Cell]:
     """Cells as they get done; several at once in processes of their own."""
-    if jobs <= 1:
-        for cell in cells:
-            _run_cell(cell)
-            yield cell
-        return
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    with Pool(jobs, _share_cores, threads) as pool:
-        running = {pool.submit(_run_cell, cell): cell for cell in cells}
-        try:
-            for done in as_completed(running):
-                done.result()
-                yield running[done]
-        except BaseException:
-            pool.stop(patience=15)
-            raise
+    jobs = max(1, jobs)
+    share = partial(_share_cores, max(1, cores() // jobs))
+    for number, _ in in_processes(_run_cell, cells, jobs, share):
+        yield cells[number]
 
 
 def _share_cores(threads: int) -> None:
