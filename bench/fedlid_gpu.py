@@ -5,7 +5,8 @@ against the same steps on views that are ready.
 
 Ten clients with 1,000 images of 32 pixels each, ten local epochs a round, Adam, batch 128, crops and flips on the
 device in both; ResNet-18 with torchvision's stem, and with a 3x3 stem of stride 1, which has far more arithmetic.
-fedreel runs its whole product path (run directory, ledger, checkpoints). The server: 10,000 images, batch 256, NT-Xent,
+fedreel runs its whole product path (run directory, ledger, checkpoints), one client after another and five at once (the
+engine `streams`); `faster_than_plain` is the best of them. The server: 10,000 images, batch 256, NT-Xent,
 3x3 stem. The last line is one JSON object.
 """
 
@@ -89,10 +90,11 @@ def main() -> None:
     for stem, small in (("7x7", False), ("3x3", True)):
         task = Random(classes=CLASSES, network="resnet18", size=SIDE, small_stem=small, images=arguments.images)
         times[f"clients, {stem} stem, plain loop, fp32"] = plain(task, local, 1, DEVICE)
-        for precision in ("fp32", "bf16"):
+        for precision, at_once in (("fp32", 1), ("bf16", 1), ("fp32", 5), ("bf16", 5)):
             config = replace(local, precision=precision)
-            times[f"clients, {stem} stem, fedreel, {precision}"] = federated(
-                task, FedAvg(), config, arguments.rounds, DEVICE
+            how = f"{precision}, {at_once} at once" if at_once > 1 else precision
+            times[f"clients, {stem} stem, fedreel, {how}"] = federated(
+                task, FedAvg(), config, arguments.rounds, DEVICE, at_once=at_once
             )
         base, *ours = [seconds for name, seconds in times.items() if stem in name]
         ratios[f"faster_than_plain_{stem}"] = base / min(ours)
@@ -106,10 +108,10 @@ def main() -> None:
         made = tuple(torch.cat([task.views.random(some) for some in own.split(500)]) for _ in range(2))
     ready = Ready(lesson.network_input, lesson.views, lesson.temperature, lesson.raw_anchor)
     times["server, views ready"] = server_phase(replace(subject, lesson=ready, examples=Tensors(made)), config)
-    print(f"{'':40}{'seconds':>10}{'images/s':>12}")
+    print(f"{'':48}{'seconds':>10}{'images/s':>12}")
     counts = {"clients": CLIENTS * arguments.images * local.epochs, "server": 2 * len(own) * config.epochs}
     for name, seconds in times.items():
-        print(f"{name:40}{seconds:10.2f}{counts[name.partition(',')[0]] / seconds:12.0f}")
+        print(f"{name:48}{seconds:10.2f}{counts[name.partition(',')[0]] / seconds:12.0f}")
     ratios["server_with_views_to_ready"] = times["server, views ready"] / times["server, views made in each step"]
     print(json.dumps({"bench": "fedlid_gpu", **ratios, "seconds": times, "device": torch.cuda.get_device_name()}))
 

@@ -1,5 +1,5 @@
 """Engine conformance: every registered method and task, and methods that use every way of talking, end with the same
-bits on `local`, on Flower's Ray simulation, and at real sites over TLS with node keys."""
+bits on `local`, on `streams`, on Flower's Ray simulation, and at real sites over TLS with node keys."""
 
 from __future__ import annotations
 
@@ -169,6 +169,19 @@ def at_sites(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
         ended = {row["job"]: row["code"] for row in map(json.loads, done.stdout.splitlines())}
         assert set(ended) == set(CASES), done.stderr[-3000:]
         yield root / "out", ended, root
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_clients_side_by_side_end_with_the_same_bits(
+    name: str, data: Path, local: dict[str, Path], tmp_path: Path
+) -> None:
+    run_case(name, data, tmp_path, {"name": "streams", "at_once": 3})
+    for path in sorted((local[name] / "model").glob("*.safetensors")):
+        assert path.read_bytes() == (tmp_path / "model" / path.name).read_bytes()
+    summaries = [json.loads((run / "summary.json").read_text()) for run in (local[name], tmp_path)]
+    for key in ("metrics", "bytes_up", "bytes_down", "rounds", "clients"):
+        assert summaries[0][key] == summaries[1][key]
+    _assert_same_state(local[name] / "clients", tmp_path / "clients")
 
 
 @pytest.mark.parametrize("name", CASES)

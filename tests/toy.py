@@ -15,7 +15,7 @@ from fedreel.core.client import Worker
 from fedreel.core.exchange import Ledger, Policy
 from fedreel.core.federation import Federation
 from fedreel.core.method import Method
-from fedreel.core.server import Watcher
+from fedreel.core.server import GLOBAL, Watcher
 from fedreel.core.state import PrivateStore
 from fedreel.core.study import Study
 from fedreel.core.task import (
@@ -32,7 +32,10 @@ from fedreel.core.task import (
     What,
 )
 from fedreel.core.training import statistics_kept
+from fedreel.core.update import TRAIN, Failure, Order, Update
+from fedreel.core.weights import TensorInfo, Weights
 from fedreel.engines.local import LocalEngine
+from fedreel.methods.fedavg import FedAvg
 
 
 class Points(Tensors):
@@ -142,6 +145,29 @@ class Toy(Task, Temporal, Studied):
         logits = self.forward(model, (x, y)).logits
         top1 = float((logits.argmax(1) == y).float().mean())
         return {"top1": top1, "score": top1, "n": float(len(y))}
+
+
+@dataclass(frozen=True)
+class HeadStays(FedAvg):
+    """Only the backbone travels."""
+
+    def travels(self, tensor: TensorInfo) -> bool:
+        return tensor.name.startswith("backbone.")
+
+
+def orders(weights: Weights, clients: list[str], first: int = 1) -> list[Order]:
+    """To train, in round 1, as steps from `first`."""
+    return [Order(1, first + i, c, TRAIN, {GLOBAL: weights}) for i, c in enumerate(clients)]
+
+
+def results(engine: LocalEngine, wanted: list[Order]) -> list[Update | Failure]:
+    """What an engine makes of orders, in the sequence in which it comes."""
+    for order in wanted:
+        engine.submit(order)
+    found = []
+    while (result := engine.next()) is not None:
+        found.append(result)
+    return found
 
 
 class Notes(Watcher):

@@ -41,6 +41,7 @@ TASKS = {
 ENGINES = {
     "local": "fedreel.engines.local:LocalEngine",
     "vector": "fedreel.engines.vector:VectorEngine",
+    "streams": "fedreel.engines.streams:StreamsEngine",
     "flower-sim": "fedreel.engines.flower.engine:FlowerSimEngine",
     "flower": "fedreel.engines.flower.engine:FlowerEngine",
 }

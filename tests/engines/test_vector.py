@@ -19,14 +19,14 @@ from fedreel.core.method import Method
 from fedreel.core.server import GLOBAL
 from fedreel.core.task import ClientData, Outputs, Population, Tensors
 from fedreel.core.update import TRAIN, Failure, Order, Update
-from fedreel.core.weights import TensorInfo, Weights
+from fedreel.core.weights import Weights
 from fedreel.engines import vector
 from fedreel.engines.local import LocalEngine
 from fedreel.engines.stacking import StackedTraining
 from fedreel.engines.vector import VectorEngine
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedprox import FedProx
-from toy import Notes, Toy, ToyPopulation, make_worker
+from toy import HeadStays, Notes, Toy, ToyPopulation, make_worker, orders, results
 
 CLOSE = 1e-5
 
@@ -84,12 +84,6 @@ class _Eight(ToyPopulation):
         if client == self.task.bad:
             y[3] = 7
         return ClientData(Tensors((x, y)), whole.test, {"frames": 80.0})
-
-
-@dataclass(frozen=True)
-class HeadStays(FedAvg):
-    def travels(self, tensor: TensorInfo) -> bool:
-        return tensor.name.startswith("backbone.")
 
 
 @dataclass(frozen=True)
@@ -238,19 +232,6 @@ def test_ledger_is_that_of_local(tmp_path: Path) -> None:
     for a, b in zip(one, many):
         assert a.get("numbers", {}) == pytest.approx(b.get("numbers", {}), abs=CLOSE)
         assert {**a, "numbers": {}} == {**b, "numbers": {}}
-
-
-def orders(weights: Weights, clients: list[str]) -> list[Order]:
-    return [Order(1, i + 1, c, TRAIN, {GLOBAL: weights}) for i, c in enumerate(clients)]
-
-
-def results(engine: LocalEngine, wanted: list[Order]) -> list[Update | Failure]:
-    for order in wanted:
-        engine.submit(order)
-    found = []
-    while (result := engine.next()) is not None:
-        found.append(result)
-    return found
 
 
 def test_updates_come_in_the_order_of_the_orders(tmp_path: Path, stacked: list[int]) -> None:

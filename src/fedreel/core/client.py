@@ -19,7 +19,7 @@ from .method import Method
 from .optim import make_optimizer
 from .state import PrivateStore, State
 from .task import EVERYONE, Batch, ClientData, Population, Task
-from .training import Term, check_finite, fit, learning_rate
+from .training import Pause, Term, check_finite, fit, learning_rate
 from .update import EVALUATE, TRAIN, Order, Update, Value
 from .weights import TensorInfo, Weights, still_bound
 
@@ -112,6 +112,7 @@ class Client:
             generator=worker.generator,
             deadline=deadline,
             recorder=worker.recorder,
+            pause=worker.pause,
         )
         self.trained(loss)
         if config.keep_optimizer:
@@ -155,6 +156,7 @@ class Worker:
         self.optimizer = make_optimizer(self.model.parameters(), config)
         self.generator = torch.Generator()
         self.recorder = Recorder() if device.type == "cuda" and config.cuda_graph else None
+        self.pause: Pause | None = None
         self.started = 0.0
         self._declared = {**method.sends, **task.sends}
         check_kinds(self._declared, "the method or task")
@@ -162,6 +164,23 @@ class Worker:
         self._spares: list[nn.Module] = []
         self._spares_used = 0
         self._checked = False
+
+    def another(self) -> Worker:
+        """A further worker for the same clients, with a model of its own; data and private state are in common."""
+        other = Worker(
+            self.task,
+            self.method,
+            self.config,
+            self.population,
+            rounds=self.rounds,
+            seed=self.seed,
+            device=self.device,
+            store=self.store,
+            ledger=self.door.ledger,
+            policy=self.door.policy,
+        )
+        other._resident = self._resident
+        return other
 
     def leaves(self) -> dict[str, str]:
         """All that this job can ask of a client: name -> kind. From the declarations that door and ledger use."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import RecipeError
+from .device import sent
 from .weights import TensorInfo
 
 Batch = Any
@@ -48,9 +49,7 @@ class Tensors:
             for start, end in zip(starts, ends):
                 yield tuple([t[start:end] for t in self.tensors])
             return
-        order = torch.randperm(n, generator=generator)
-        if self.tensors[0].device.type != "cpu":
-            order = order.to(self.tensors[0].device)
+        order = sent(torch.randperm(n, generator=generator), self.tensors[0].device)
         for start, end in zip(starts, ends):
             yield tuple([t[order[start:end]] for t in self.tensors])
 

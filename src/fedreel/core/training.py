@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,12 @@ class Step:
 Term = Callable[[Step], Tensor]
 
 
+class Pause(Protocol):
+    """Lets others work, for a moment or until the device has done what it was given."""
+
+    def __call__(self, until_done: bool = False) -> None: ...
+
+
 class OutOfTime(Exception):
     """A client did not finish within its time limit."""
 
@@ -49,8 +55,10 @@ def fit(
     generator: torch.Generator,
     deadline: float | None = None,
     recorder: Recorder | None = None,
+    pause: Pause | None = None,
 ) -> tuple[float, int]:
-    """Train; returns the task's mean loss (without terms) and the number of samples seen."""
+    """Train; returns the task's mean loss (without terms) and the number of samples seen. `pause` is called after each
+    step."""
     model.train()  # its parts too: a part may come from a model in eval mode
     params = tuple(optimizer.params)
     device = params[0].device
@@ -84,6 +92,10 @@ def fit(
             n = batch_length(batch)
             total = total + (loss.item() if device.type == "cpu" else loss) * n
             seen += n
+            if pause is not None:
+                pause()
+    if pause is not None:
+        pause(until_done=True)  # so that reading the loss waits for nothing
     return (float(total) / seen if seen else math.nan), seen
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..config import DataConfig
+from ..core.device import sent
 from ..core.task import Tensors
 from .clips import HeldClips
 from .shards import Shards
@@ -48,7 +49,7 @@ class Windows:
         spare = (self.lengths - self.span).clamp(min=0)
         starts = spare // 2
         if generator is not None:
-            share = torch.rand(len(self), generator=generator).to(device)
+            share = sent(torch.rand(len(self), generator=generator), device)
             starts = torch.minimum((share * (spare + 1)).long(), spare)
         steps = torch.arange(self.span, device=device)
         for offsets, lengths, begin in Tensors((self.offsets, self.lengths, starts)).batches(size, generator):
