@@ -12,7 +12,7 @@ from .report import Entry, write_index
 DEMOS = {
     "recognition": ("recognition", 6),
     "FedVSSL": ("fedvssl", 14),
-    "FedLID": ("fedlid", 11),
+    "FedLID": ("fedlid", 9),
     "FedVMR": ("fedvmr", 20),
     "CFed-VS": ("cfedvs", 12),
     "FSAR": ("fsar", 16),
