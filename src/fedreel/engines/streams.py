@@ -1,4 +1,4 @@
-"""Several clients at once on one GPU, a model and a stream each: a single client's small batches leave it partly idle."""
+"""Several clients at once on one GPU, a model and a stream each: one client's small batches leave it partly idle."""
 
 from __future__ import annotations
 
