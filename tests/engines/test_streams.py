@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from fedreel.core.federation import Federation
 from fedreel.core.method import Method
 from fedreel.core.run import load
 from fedreel.core.server import GLOBAL
-from fedreel.core.task import Outputs
+from fedreel.core.task import ClientData, Outputs, Population
 from fedreel.core.update import EVALUATE, Failure, Order, Update
 from fedreel.engines.local import LocalEngine
 from fedreel.engines.streams import StreamsEngine
@@ -27,7 +28,7 @@ from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedprox import FedProx
 from fedreel.methods.moon import MOON
 from moves import make_sets, train
-from toy import HeadStays, Notes, Toy, make_worker, orders, results
+from toy import HeadStays, Notes, Toy, ToyPopulation, make_worker, orders, results
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,21 @@ class Watched(Toy):
     def augment(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         self.threads.append(threading.get_ident())
         return batch
+
+
+@dataclass(frozen=True)
+class Hanging(Toy):
+    """A client's data never come."""
+
+    def population(self, data: Any, seed: int) -> Population:
+        return _Hanging(self.clients, seed)
+
+
+class _Hanging(ToyPopulation):
+    def data(self, client: str) -> ClientData:
+        if client == "c1":
+            time.sleep(60)
+        return super().data(client)
 
 
 @dataclass(frozen=True)
@@ -145,6 +161,16 @@ def test_what_ends_a_program_ends_it_here_too(tmp_path: Path) -> None:
     engine = StreamsEngine(make_worker(tmp_path, FedAvg(), task, TrainConfig(batch_size=5, lr=0.1)), 2)
     with pytest.raises(SystemExit):
         results(engine, orders(engine.blueprint.start.clone(), ["c0", "c1"]))
+    engine.close()
+
+
+def test_a_client_that_hangs_is_interrupted_after_its_time(tmp_path: Path) -> None:
+    engine = StreamsEngine(make_worker(tmp_path, FedAvg(), Hanging()), 2)
+    wanted = [replace(o, limit=0.3) for o in orders(engine.blueprint.start.clone(), ["c0", "c1", "c2"])]
+    found = {r.client: r for r in results(engine, wanted)}
+    assert [c for c, r in found.items() if isinstance(r, Failure)] == ["c1"]
+    assert found["c1"].reason == "timeout"
+    assert len(results(engine, orders(engine.blueprint.start.clone(), ["c0", "c2"], first=4))) == 2
     engine.close()
 
 

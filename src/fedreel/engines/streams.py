@@ -42,7 +42,7 @@ class StreamsEngine(LocalEngine):
 
     def next(self) -> Update | Failure | None:
         self._hand_out()
-        while any(lane.order for lane in self._lanes):
+        while any(lane.order for lane in self._lanes):  # till one has a result
             ready = [lane for lane in self._lanes if lane.ready]
             for lane in ready:
                 self._lanes.remove(lane)
@@ -52,7 +52,7 @@ class StreamsEngine(LocalEngine):
                     return result
             if not ready:
                 time.sleep(_NAP)
-        return None
+        return super().next()
 
     def close(self) -> None:
         for lane in self._lanes:
@@ -61,10 +61,12 @@ class StreamsEngine(LocalEngine):
 
     def _hand_out(self) -> None:
         """Waiting orders to lanes that have none. A client's next order begins when its last one has ended: it starts
-        from what that one leaves."""
+        from what that one leaves. Those with a time limit are left to be carried out alone, as the local engine does
+        it: only the main thread can be interrupted where a client hangs."""
         for lane in self._lanes:
             busy = {other.order.client for other in self._lanes if other.order}
-            place = next((i for i, order in enumerate(self._queue) if order.client not in busy), None)
+            free = (i for i, order in enumerate(self._queue) if order.limit is None and order.client not in busy)
+            place = next(free, None)
             if lane.order is None and place is not None:
                 lane.begin(self._queue[place])
                 del self._queue[place]
@@ -80,7 +82,6 @@ class _Lane:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.order: Order | None = None
-        worker.pause = self._pause
         self._random = _Random(worker.device)
         gpu = worker.device.type == "cuda"
         self._stream = torch.cuda.Stream(worker.device) if gpu else None
@@ -96,7 +97,7 @@ class _Lane:
         return self.order is not None and (self._until is None or self._until.query())
 
     def begin(self, order: Order) -> None:
-        self.order = order
+        self.order, self.worker.pause = order, self._pause
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self.worker.device))  # what made the order's weights
         if not self._thread.is_alive():
@@ -111,7 +112,7 @@ class _Lane:
         result, self._result = self._result, None
         if result is None:
             return None
-        self.order = None
+        self.order = self.worker.pause = None
         if isinstance(result, BaseException):
             raise result
         if self._stream is not None and isinstance(result, Update) and result.weights is not None:
