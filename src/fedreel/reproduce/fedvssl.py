@@ -197,10 +197,10 @@ SCALES = {
             "task.differences": False,
             "task.jitter": 0.2,  # as Table 1 has it for speed, so that the tables share cells
         },
-        rows={  # rates: chosen by how well the pretext is answered on held-out clips; that of CtP's clients is a guess
-            # after 0.005 was too low. VCOP is learned sooner than the others, so it gets fewer rounds
+        rows={  # rates: chosen by how well the pretext is answered on held-out clips. VCOP is learned sooner than the
+            # others, so it gets fewer rounds
             "pretext VCOP": {"round.rounds": 150, "train.lr": 0.005, "task.gap": 2},
-            "pretext CtP": {"train.lr": 0.02},
+            "pretext CtP": {"train.lr": 0.01},
             "centralised": {
                 "round.rounds": 100,
                 "train.batch_size": 8,
