@@ -5,8 +5,8 @@ against the same steps on views that are ready.
 
 Ten clients with 1,000 images of 32 pixels each, ten local epochs a round, Adam, batch 128, crops and flips on the
 device in both; ResNet-18 with torchvision's stem, and with a 3x3 stem of stride 1, which has far more arithmetic.
-fedreel runs its whole product path (run directory, ledger, checkpoints), one client after another and five at once (the
-engine `streams`); `faster_than_plain` is the best of them. The server: 10,000 images, batch 256, NT-Xent,
+fedreel runs its whole product path (run directory, ledger, checkpoints), one client after another, and five and ten
+at once (the engine `streams`); `faster_than_plain` is the best of them. The server: 10,000 images, batch 256, NT-Xent,
 3x3 stem. The last line is one JSON object.
 """
 
@@ -90,7 +90,7 @@ def main() -> None:
     for stem, small in (("7x7", False), ("3x3", True)):
         task = Random(classes=CLASSES, network="resnet18", size=SIDE, small_stem=small, images=arguments.images)
         times[f"clients, {stem} stem, plain loop, fp32"] = plain(task, local, 1, DEVICE)
-        for precision, at_once in (("fp32", 1), ("bf16", 1), ("fp32", 5), ("bf16", 5)):
+        for precision, at_once in (("fp32", 1), ("bf16", 1), ("fp32", 5), ("bf16", 5), ("bf16", 10)):
             config = replace(local, precision=precision)
             how = f"{precision}, {at_once} at once" if at_once > 1 else precision
             times[f"clients, {stem} stem, fedreel, {how}"] = federated(
