@@ -55,7 +55,7 @@ def test_every_hit_has_a_player_a_strip_and_its_numbers(trained: Path, films: Pa
     assert len(found.values("video", "controls")) == len(found.values("video", "poster")) == 4
     assert len(found.values("img", "src")) == 4
     for hit in made.hits:
-        assert f"similarity {hit.similarity:.3f}" in found.said
+        assert f"similarity {hit.similarity:.4f}" in found.said
         assert found.said.count(hit.path) == 2 + (hit.rank == 1)  # a card, a row of the table; the best in the head
 
 

@@ -170,4 +170,4 @@ def _link(video: Path, folder: Path) -> str:
 
 
 def _cosine(hit: Hit) -> str:
-    return f"{hit.similarity:.3f}"
+    return f"{hit.similarity:.4f}"  # neighbours are often close

@@ -15,7 +15,8 @@ from .server import Progress, Watcher
 
 
 class ProgressLine(Watcher):
-    """Round, time left, clients done and failed, loss, clients per second, bytes."""
+    """Round, time left, clients done and failed, the last client's loss (at its end: the round's), clients per second,
+    bytes."""
 
     def __init__(self, title: str, rounds: int, console: Console | None = None) -> None:
         self.console = console or Console(file=sys.stderr, highlight=False)
@@ -43,6 +44,8 @@ class ProgressLine(Watcher):
         if phase == "test":
             shown = {k: v for k, v in values["metrics"].items() if not k.endswith("_clients")}
             self._test = " ".join(["test:", *(f"{k} {v:.3f}" for k, v in shown.items())])
+        elif phase == "train" and "loss" in values:
+            self._loss = values["loss"]  # of all clients of the round
         elif phase == "refused":
             self._failed += 1
             self._say(
