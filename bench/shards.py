@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
+import noted
 from fedreel.data import lists, shards, video
 
 FRAMES, HEIGHT, WIDTH = 48, 120, 160
 PATTERNS = 20  # different films; the clips are copies of them
 KINDS = ("whole",) * 22 + ("empty", "garbage", "cut")  # of every 25 clips
-OPENED = "FEDREEL_BENCH_OPENED"  # the file in which decoding processes note the clips they open
 
 
 def main() -> None:
@@ -104,6 +104,8 @@ def interrupt(root: Path, out: Path, workers: int, options: argparse.Namespace) 
 
 def build(root: Path, out: Path, options: argparse.Namespace) -> None:
     shards.CLIPS_PER_PART = options.clips_per_part
+    if noted.OPENED in os.environ:
+        shards._decode_part = noted.decode_part
     clips, began = lists.find(root), time.perf_counter()
     shards.build(clips, root, out, workers=options.workers, progress=lambda done, _: print("done", done, flush=True))
     print("seconds", time.perf_counter() - began)
@@ -130,22 +132,10 @@ def make_clips(root: Path, count: int) -> dict[str, str]:
     return kinds
 
 
-def note_opened_clips(log: str) -> None:
-    """Let this process write down each clip it opens. Worker processes run this file too, and so this."""
-
-    class Noted(video.Reader):
-        def __init__(self, path: Path, size: tuple[int, int] | None = None) -> None:
-            super().__init__(path, size)
-            with open(log, "a") as file:  # a short line in append mode is written in one piece
-                file.write("/".join(self.path.parts[-3:]) + "\n")
-
-    shards.Reader = Noted  # type: ignore[misc]
-
-
 def _start(root: Path, out: Path, workers: int, options: argparse.Namespace, log: Path | None = None) -> Any:
     command = [sys.executable, __file__, "--build", str(root), str(out), "--workers", str(workers)]
     command += ["--clips-per-part", str(options.clips_per_part)]
-    environment = {**os.environ, **({OPENED: str(log)} if log else {})}
+    environment = {**os.environ, **({noted.OPENED: str(log)} if log else {})}
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
@@ -170,7 +160,5 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-if __name__ in ("__main__", "__mp_main__") and OPENED in os.environ:
-    note_opened_clips(os.environ[OPENED])
 if __name__ == "__main__":
     main()

@@ -1,0 +1,43 @@
+"""The benchmarks still run, and what they check beside time is right. How fast they were is asserted nowhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).parent.parent / "bench"
+
+
+def last_line(*command: str) -> Any:
+    done = subprocess.run([sys.executable, *command], cwd=BENCH, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_stopped_build_of_shards_goes_on_with_the_parts_that_are_finished() -> None:
+    found = last_line("shards.py", "--clips", "75", "--clips-per-part", "5")
+    assert (found["broken"], found["cut"], found["listed_wrongly"]) == (6, 3, 0)
+    assert found["same_bytes"]
+    assert found["resume_finished"] > 0
+    assert found["resume_again"] == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong"),
+    [
+        (("kernels.py", "--skip-peers", "--repeat", "1"), "disagree"),
+        (("roi_align.py", "--repeat", "1"), "disagree"),
+        (("image_views.py", "--repeat", "1"), "wrong_shape"),
+    ],
+)
+def test_contenders_agree(command: tuple[str, ...], wrong: str) -> None:
+    assert last_line(*command)[wrong] == []
+
+
+def test_those_for_gpus_find_what_they_import() -> None:
+    assert last_line("-c", "import step_kernels; print('{}')") == {}  # it imports the others
