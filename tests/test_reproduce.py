@@ -1,4 +1,4 @@
-"""The reproduction harness: the shape of table.json, means over seeds, and no cell run twice."""
+"""The reproduction harness: the shape of a table, means over seeds, and no cell run twice."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert said.code == 0, said.err
     assert "61.5" in said.out
     assert "a note" in said.out
-    assert str(out / "table" / "table.json") in said.out
+    assert str(out / "table" / "tiny.json") in said.out
     return out / "table"
 
 
 def test_the_table_has_exactly_the_promised_shape(finished: Path) -> None:
-    table = json.loads((finished / "table.json").read_text())
+    table = json.loads((finished / "tiny.json").read_text())
     assert {*table} == {"system", "table", "scale", "rows", "notes"}
     assert (table["system"], table["table"], table["scale"]) == ("recognition", "tiny", "smoke")
     assert [row["method"] for row in table["rows"]] == ["FedAvg", "FedProx"]
@@ -72,11 +72,11 @@ def test_the_table_has_exactly_the_promised_shape(finished: Path) -> None:
     assert [row["setting"] for row in table["rows"]] == [{}, {"mu": 0.5}]
     assert [row["paper"] for row in table["rows"]] == [{}, {"top1": 61.5}]
     assert table["notes"][0] == "a note"
-    assert "<table" in (finished / "table.html").read_text()
+    assert "<table" in (finished / "tiny.html").read_text()
 
 
 def test_means_and_deviations_are_those_of_the_cells(finished: Path) -> None:
-    table = json.loads((finished / "table.json").read_text())
+    table = json.loads((finished / "tiny.json").read_text())
     cells = [json.loads(p.read_text()) for p in sorted((finished / "cells").glob("*/summary.json"))]
     assert sorted((c["method"], c["seed"]) for c in cells) == [(m, s) for m in ("fedavg", "fedprox") for s in (0, 1)]
     for row, method in zip(table["rows"], ("fedavg", "fedprox")):
@@ -112,11 +112,11 @@ def test_finished_cells_are_not_run_again(finished: Path, data: Path, monkeypatc
     monkeypatch.setattr(recognition, "open_clips", lambda *args: started.append(args))
     cells = [p for p in (finished / "cells").rglob("*") if p.is_file() and p.name != ".lock"]
     before = {p: p.stat().st_mtime_ns for p in cells}
-    table = (finished / "table.json").read_text()
+    table = (finished / "tiny.json").read_text()
     reproduce("recognition", "tiny", data=data, out=finished, device="cpu")
     assert started == []
     assert {p: p.stat().st_mtime_ns for p in cells} == before
-    assert (finished / "table.json").read_text() == table
+    assert (finished / "tiny.json").read_text() == table
 
 
 def test_an_interrupted_sweep_goes_on_where_it_stopped(
@@ -135,11 +135,11 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(
     said = cli(*args)
     assert said.code == 130
     assert "run the same command again" in said.err
-    half = json.loads((tmp_path / "t" / "table.json").read_text())
+    half = json.loads((tmp_path / "t" / "tiny.json").read_text())
     assert [(row["method"], row["metrics"]["top1"]["n"]) for row in half["rows"]] == [("FedAvg", 2)]
     assert cli(*args).code == 0
     assert calls[0] == 5  # two finished, one stopped, and the two that were left
-    assert json.loads((tmp_path / "t" / "table.json").read_text()) == json.loads((finished / "table.json").read_text())
+    assert json.loads((tmp_path / "t" / "tiny.json").read_text()) == json.loads((finished / "tiny.json").read_text())
 
 
 def test_other_data_do_not_mix_with_cells_that_are_there(finished: Path, tmp_path: Path) -> None:
@@ -171,11 +171,38 @@ def test_tables_share_cells_and_what_was_read_off_them(
     )
     out = shutil.copytree(finished, tmp_path / "table")
     cells = sorted((out / "cells").iterdir())
-    tables = [reproduce("recognition", name, data=data, out=out, device="cpu") for name in ("tiny", "other")]
+    tables = [reproduce("recognition", name, data=data, out=out, device="cpu")[name] for name in ("tiny", "other")]
     assert sorted((out / "cells").iterdir()) == cells
     assert read == ["first"] * 4 + ["second"] * 2
     means = {name: cell["mean"] for name, cell in tables[1]["rows"][0]["metrics"].items()}
     assert means == {"top1": tables[0]["rows"][0]["metrics"]["top1"]["mean"], "one": 100.0, "two": 200.0}
+
+
+def test_several_tables_are_one_sweep_in_which_a_cell_is_run_once(
+    finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one(run: Path) -> dict[str, float]:
+        return {"one": 1.0}
+
+    def two(run: Path) -> dict[str, float]:
+        return {"two": 2.0}
+
+    monkeypatch.setitem(TABLES, "tiny", replace(TINY, derive=(one,)))
+    shared = replace(TINY, rows=TINY.rows[:1], metrics=("top1", "one", "two"), derive=(one, two))
+    monkeypatch.setitem(TABLES, "shared", shared)
+    words = ("reproduce", "recognition", "tiny", "shared", "--data", data, "--out", tmp_path / "t", "--device", "cpu")
+    said = cli(*words)
+    assert said.code == 0, said.err
+    assert "[4/4]" in said.err  # two rows and two seeds: those of the second table are among them
+    for name in ("tiny", "shared"):
+        assert str(tmp_path / "t" / f"{name}.json") in said.out
+    assert json.loads((tmp_path / "t" / "tiny.json").read_text()) == json.loads((finished / "tiny.json").read_text())
+    rows = json.loads((tmp_path / "t" / "shared.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == ["FedAvg"]
+    assert [rows[0]["metrics"][name]["mean"] for name in ("one", "two")] == [100.0, 200.0]
+    again = cli(*words, "--rows", "FedProx")
+    assert "[2/2]" in again.err  # the second table has no such row
+    assert "shared.json" not in again.out
 
 
 def test_unknown_words_are_answered_by_the_nearest(tmp_path: Path) -> None:
@@ -219,7 +246,7 @@ def test_the_terminal_shows_ours_beside_the_papers() -> None:
 
 def test_several_cells_at_once_give_the_same_table(finished: Path, data: Path, tmp_path: Path) -> None:
     reproduce("recognition", "tiny", data=data, out=tmp_path / "t", device="cpu", jobs=2)
-    assert json.loads((tmp_path / "t" / "table.json").read_text()) == json.loads((finished / "table.json").read_text())
+    assert json.loads((tmp_path / "t" / "tiny.json").read_text()) == json.loads((finished / "tiny.json").read_text())
 
 
 def cell(mean: float, sd: float | None, n: int) -> dict[str, Any]:
@@ -255,7 +282,7 @@ def test_a_row_that_needs_no_run_is_computed_once(tmp_path: Path, monkeypatch: p
     table = Table(rows, ("top1",), {"smoke": Scale("recognition", (0, 1))}, factor=100.0)
     monkeypatch.setattr(harness, "find_table", lambda system, name: table)
     for _ in range(2):
-        found = harness.reproduce("any", "table", out=tmp_path)
+        found = harness.reproduce("any", "table", out=tmp_path)["table"]
     assert seeds == [0, 1]
     assert [r["method"] for r in found["rows"]] == ["chance"]
     assert found["rows"][0]["metrics"]["top1"]["mean"] == 75.0
@@ -269,7 +296,7 @@ def test_rows_can_be_related_within_a_seed(tmp_path: Path, monkeypatch: pytest.M
     rows = tuple(Row(f"row {i}", {}, compute=lambda r, i=i: {"top1": r.seed + i * (1.0 + r.seed)}) for i in range(2))
     table = Table(rows, ("top1", "ahead"), {"smoke": Scale("recognition", (0, 1))}, relate=relate)
     monkeypatch.setattr(harness, "find_table", lambda system, name: table)
-    found = harness.reproduce("any", "table", out=tmp_path)
+    found = harness.reproduce("any", "table", out=tmp_path)["table"]
     assert [r["metrics"]["ahead"]["mean"] for r in found["rows"]] == [0.0, 1.5]
 
 

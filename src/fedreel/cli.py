@@ -219,7 +219,7 @@ def list_(what: Annotated[str, typer.Argument(help="recipes, methods, tasks, eng
 @app.command()
 def reproduce(
     system: Annotated[str, typer.Argument(help="A system.")],
-    table: Annotated[str, typer.Argument(help="A table or figure of it.")],
+    tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="Tables and figures of it.")],
     scale: Annotated[str, typer.Option(help="smoke, small, paper; medium where a system has it.")] = "smoke",
     data: Annotated[Path | None, typer.Option(help="Data folder or file; the playground if not given.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder [runs/reproduce/SYSTEM-TABLE-SCALE].")] = None,
@@ -231,16 +231,17 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(min=1, help="So many seeds [the scale's].")] = None,
     set: Settings = None,
 ) -> None:
-    """Run a table's sweep and print it beside the paper's numbers. Finished cells are not run again."""
+    """Run the sweeps of tables and print them beside the paper's numbers. Finished cells are not run again, and what
+    several tables show is run once."""
     from .config import read_setting
     from .reproduce import reproduce as start
     from .reproduce.show import columns_and_rows
 
-    folder = out or Path("runs") / "reproduce" / f"{system}-{table}-{scale}"
+    folder = out or Path("runs") / "reproduce" / "-".join((system, *tables, scale))
     try:
-        result = start(
+        found = start(
             system,
-            table,
+            *tables,
             scale=scale,
             data=data,
             out=folder,
@@ -253,10 +254,11 @@ def reproduce(
     except KeyboardInterrupt:
         typer.echo("\nInterrupted. Finished cells are kept: run the same command again to go on.", err=True)
         raise typer.Exit(130) from None
-    _print_table(*columns_and_rows(result))
-    for note in result["notes"]:
-        typer.echo(note)
-    typer.echo(f"{folder / 'table.json'}\n{folder / 'table.html'}")
+    for table, content in found.items():
+        _print_table(*columns_and_rows(content))
+        for note in content["notes"]:
+            typer.echo(note)
+        typer.echo(f"{folder / f'{table}.json'}\n{folder / f'{table}.html'}")
 
 
 @data_app.command("make")

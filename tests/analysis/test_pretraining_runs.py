@@ -226,7 +226,7 @@ def test_a_run_of_another_task_is_refused(given: Path, tmp_path: Path) -> None:
 
 
 def test_the_figure_of_divergence_is_made_of_given_videos(given: Path, tmp_path: Path) -> None:
-    table = reproduce("fedvssl", "fig5", data=given, out=tmp_path / "out", device="cpu")
+    table = reproduce("fedvssl", "fig5", data=given, out=tmp_path / "out", device="cpu")["fig5"]
     (row,) = table["rows"]
     assert all(cell["mean"] >= 0 for cell in row["metrics"].values())
     assert {*row["metrics"]} == {"backbone spread", "head spread", "backbone moved", "head moved"}

@@ -8,7 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,7 @@ DERIVED = "derived.json"  # what was read off a finished cell, by function: seve
 
 def reproduce(
     system: str,
-    table: str,
-    *,
+    *tables: str,
     scale: str = "smoke",
     data: Path | None = None,
     out: Path,
@@ -39,30 +38,32 @@ def reproduce(
     rows: str = "",
     seeds: int | None = None,
     set: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Run every cell (row x seed) that is not finished yet, `jobs` at a time, and write table.json and table.html after
-    each. `rows` takes only rows with this text (`A & B`: both, `A | B`: one) in their name or setting; `seeds` so many
-    seeds instead of the scale's; `set` goes over the settings of all rows."""
-    spec = find_table(system, table)
-    if scale not in spec.scales:
-        raise RecipeError(f"'{system} {table}' has no scale '{scale}'", hint=nearest(scale, spec.scales))
-    size = spec.scales[scale]
-    size = replace(size, seeds=size.seeds if seeds is None else tuple(range(seeds)), over=set or {})
-    wanted = tuple(row for row in spec.rows_for(data) if row.has(rows))
-    if not wanted:
-        named = sorted({str(v) for row in spec.rows_for(data) for v in (row.name, *row.setting.values())})
-        raise RecipeError(f"no row of '{system} {table}' has '{rows}' in it", hint=nearest(rows, named))
-    size = for_data(size, spec, data)
-    spec = replace(spec, rows=())  # cells go to other processes: what they need of it and no more
+) -> dict[str, dict[str, Any]]:
+    """Run every cell (row x seed) of the tables that is not finished yet, `jobs` at a time; a cell that several tables
+    show is run once. After each, TABLE.json and TABLE.html of the tables that show it are written; returns what is in
+    them, by table. `rows` takes only rows with this text (`A & B`: both, `A | B`: one) in their name or setting;
+    `seeds` so many seeds instead of the scale's; `set` goes over the settings of all rows."""
+    found = [_sweep(system, table, scale, data, seeds, set or {}, out) for table in tables]
+    sweeps = [replace(s, rows=tuple(row for row in s.rows if row.has(rows))) for s in found]
+    if not any(sweep.rows for sweep in sweeps):
+        named = sorted({str(v) for sweep in found for row in sweep.rows for v in (row.name, *row.setting.values())})
+        raise RecipeError(f"no row of '{system} {' '.join(tables)}' has '{rows}' in it", hint=nearest(rows, named))
     out.mkdir(parents=True, exist_ok=True)
-    cells = [(spec, size, row, seed, out, device, jobs > 1) for row in wanted for seed in size.seeds]
-    content: dict[str, Any] = {}
-    for number, cell in enumerate(_each(cells, jobs), 1):
-        print(f"[{number}/{len(cells)}] {cell[2].name}, seed {cell[3]}: done", file=sys.stderr, flush=True)
-        content = _collect(spec, wanted, size, system, table, scale, out)
-        write_atomic(out / "table.json", json.dumps(content, indent=1) + "\n")
-        write_table(out / "table.html", content)
-    return content
+    cells: dict[Path, Cell] = {}
+    shown: dict[Path, list[_Sweep]] = {}
+    for sweep in sweeps:
+        for cell in sweep.cells():
+            also = cells[cell.folder].derive if cell.folder in cells else ()
+            cells[cell.folder] = replace(cell, derive=tuple(dict.fromkeys((*also, *cell.derive))))
+            shown.setdefault(cell.folder, []).append(sweep)
+    contents: dict[str, dict[str, Any]] = {}
+    for number, cell in enumerate(_each([*cells.values()], device, jobs), 1):
+        print(f"[{number}/{len(cells)}] {cell.name}, seed {cell.seed}: done", file=sys.stderr, flush=True)
+        for sweep in shown[cell.folder]:
+            content = contents[sweep.table] = sweep.collect()
+            write_atomic(out / f"{sweep.table}.json", json.dumps(content, indent=1) + "\n")
+            write_table(out / f"{sweep.table}.html", content)
+    return contents
 
 
 def find_table(system: str, table: str) -> Table:
@@ -74,14 +75,38 @@ def find_table(system: str, table: str) -> Table:
     return tables[table]
 
 
-Cell = tuple[Table, Scale, Row, int, Path, str, bool]
+@dataclass(frozen=True)
+class Cell:
+    """What is run once: a row with a seed, and what is read off it."""
+
+    name: str
+    seed: int
+    recipe: str
+    settings: Mapping[str, Any]
+    folder: Path
+    compute: Callable[[Recipe], Metrics] | None
+    derive: tuple[Callable[[Path], Metrics], ...]
+
+    def run(self, device: str, quiet: bool) -> None:
+        from ..api import run
+
+        if self.compute is not None:
+            _compute(self.compute, load_recipe(self.recipe, {**self.settings, "seed": self.seed}), self.folder)
+            return
+        started = (self.folder / "recipe.toml").exists()
+        run(self.recipe, self.folder, set=self.settings, seed=self.seed, device=device, resume=started, quiet=quiet)
+        derived = _derived(self.folder)
+        for function in self.derive:
+            if function.__name__ not in derived:
+                derived[function.__name__] = function(self.folder)
+                write_atomic(self.folder / DERIVED, json.dumps(derived) + "\n")
 
 
-def _each(cells: list[Cell], jobs: int) -> Iterator[Cell]:
+def _each(cells: Sequence[Cell], device: str, jobs: int) -> Iterator[Cell]:
     """Cells as they get done; several at once in processes of their own."""
     jobs = max(1, jobs)
     share = partial(_share_cores, max(1, cores() // jobs))
-    for number, _ in in_processes(_run_cell, cells, jobs, share):
+    for number, _ in in_processes(partial(Cell.run, device=device, quiet=jobs > 1), cells, jobs, share):
         yield cells[number]
 
 
@@ -91,22 +116,66 @@ def _share_cores(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _run_cell(cell: Cell) -> None:
-    from ..api import run
+@dataclass(frozen=True)
+class _Sweep:
+    """One of the tables: the rows that are wanted of it, and how large they are run."""
 
-    spec, size, row, seed, out, device, quiet = cell
-    settings = _settings(spec, size, row, seed)
-    folder = _cell_folder(out, size, row, settings, seed)
-    if row.compute is not None:
-        _compute(row.compute, load_recipe(size.recipe, {**settings, "seed": seed}), folder)
-        return
-    started = (folder / "recipe.toml").exists()
-    run(size.recipe, folder, set=settings, seed=seed, device=device, resume=started, quiet=quiet)
-    derived = _derived(folder)
-    for function in spec.derive:
-        if function.__name__ not in derived:
-            derived[function.__name__] = function(folder)
-            write_atomic(folder / DERIVED, json.dumps(derived) + "\n")
+    system: str
+    table: str
+    scale: str
+    spec: Table
+    size: Scale
+    rows: tuple[Row, ...]
+    out: Path
+
+    def cell(self, row: Row, seed: int) -> Cell:
+        settings, size = _settings(self.spec, self.size, row, seed), self.size
+        folder = _cell_folder(self.out, size, row, settings, seed)
+        return Cell(row.name, seed, size.recipe, settings, folder, row.compute, self.spec.derive)
+
+    def cells(self) -> list[Cell]:
+        return [self.cell(row, seed) for row in self.rows for seed in self.size.seeds]
+
+    def collect(self) -> dict[str, Any]:
+        """The table so far."""
+        spec, size = self.spec, self.size
+        found = {id(row): [_metrics(self.cell(row, seed).folder, spec) for seed in size.seeds] for row in self.rows}
+        if spec.relate is not None:
+            for i, seed in enumerate(size.seeds):
+                done = [row for row in self.rows if found[id(row)][i]]
+                more = spec.relate([(row, self.cell(row, seed).folder) for row in done]) if done else []
+                for row, added in zip(done, more):
+                    found[id(row)][i] |= added
+        names = _names(spec.metrics, [cell for row in found.values() for cell in row])
+        rows = []
+        for row in self.rows:
+            cells = [cell for cell in found[id(row)] if cell]
+            if cells:
+                factors = {m: 1.0 if any(fnmatch(m, p) for p in spec.plain) else spec.factor for m in names}
+                metrics = {m: _mean_sd([c[m] for c in cells if m in c], factors[m]) for m in names}
+                rows.append({"method": row.name, "setting": row.setting, "metrics": metrics, "paper": dict(row.paper)})
+        task = load_recipe(size.recipe).task["name"]
+        changed = "".join(f", {key}={value}" for key, value in size.over.items())
+        run = f"recipe {size.recipe}{changed}, seeds {', '.join(map(str, size.seeds))}, task {task}"
+        notes = [*spec.notes, *claims_held(spec.claims, rows), run]
+        return {"system": self.system, "table": self.table, "scale": self.scale, "rows": rows, "notes": notes}
+
+
+def _sweep(
+    system: str,
+    table: str,
+    scale: str,
+    data: Path | None,
+    seeds: int | None,
+    over: Mapping[str, Any],
+    out: Path,
+) -> _Sweep:
+    spec = find_table(system, table)
+    if scale not in spec.scales:
+        raise RecipeError(f"'{system} {table}' has no scale '{scale}'", hint=nearest(scale, spec.scales))
+    size = spec.scales[scale]
+    size = replace(size, seeds=size.seeds if seeds is None else tuple(range(seeds)), over=over)
+    return _Sweep(system, table, scale, spec, for_data(size, spec, data), spec.rows_for(data), out)
 
 
 def for_data(size: Scale, spec: Table, data: Path | None) -> Scale:
@@ -123,40 +192,6 @@ def _settings(spec: Table, size: Scale, row: Row, seed: int) -> dict[str, Any]:
     for text, changed in size.rows.items():
         settings |= changed if row.has(text) else {}
     return settings | {**dict.fromkeys(spec.follow, seed), **size.over}
-
-
-def _collect(
-    spec: Table,
-    wanted: Sequence[Row],
-    size: Scale,
-    system: str,
-    table: str,
-    scale: str,
-    out: Path,
-) -> dict[str, Any]:
-    def folder(row: Row, seed: int) -> Path:
-        return _cell_folder(out, size, row, _settings(spec, size, row, seed), seed)
-
-    found = {id(row): [_metrics(folder(row, seed), spec) for seed in size.seeds] for row in wanted}
-    if spec.relate is not None:
-        for i, seed in enumerate(size.seeds):
-            done = [row for row in wanted if found[id(row)][i]]
-            more = spec.relate([(row, folder(row, seed)) for row in done]) if done else []
-            for row, added in zip(done, more):
-                found[id(row)][i] |= added
-    names = _names(spec.metrics, [cell for row in found.values() for cell in row])
-    rows = []
-    for row in wanted:
-        cells = [cell for cell in found[id(row)] if cell]
-        if cells:
-            factors = {m: 1.0 if any(fnmatch(m, p) for p in spec.plain) else spec.factor for m in names}
-            metrics = {m: _mean_sd([c[m] for c in cells if m in c], factors[m]) for m in names}
-            rows.append({"method": row.name, "setting": row.setting, "metrics": metrics, "paper": dict(row.paper)})
-    example = load_recipe(size.recipe)
-    notes = [*spec.notes, *claims_held(spec.claims, rows)]
-    changed = "".join(f", {key}={value}" for key, value in size.over.items())
-    notes.append(f"recipe {size.recipe}{changed}, seeds {', '.join(map(str, size.seeds))}, task {example.task['name']}")
-    return {"system": system, "table": table, "scale": scale, "rows": rows, "notes": notes}
 
 
 def _mean_sd(values: list[float], factor: float) -> dict[str, float | int | None]:
