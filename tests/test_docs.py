@@ -108,7 +108,8 @@ def test_commands_parse(block: Block, line: str) -> None:
     elif context.command_path.endswith("fedreel list"):
         assert catalogue(given["what"])
     elif context.command_path.endswith("fedreel reproduce"):
-        assert given["scale"] in find_table(given["system"], given["table"]).scales
+        for table in given["tables"]:
+            assert given["scale"] in find_table(given["system"], table).scales
 
 
 def check_recipe(name: str, settings: list[str], engine: str | None) -> None:
