@@ -218,6 +218,8 @@ def test_unknown_words_are_answered_by_the_nearest(tmp_path: Path) -> None:
         assert said in told.err
     with pytest.raises(RecipeError, match="did you mean 'FedAvg'"):
         reproduce("recognition", "tiny", rows="FedAvgg", out=tmp_path / "t")
+    with pytest.raises(RecipeError, match="has 'nobody' in it"):  # before the data are looked at
+        reproduce("fedlid", "table1", "table5", rows="nobody", data=tmp_path / "nowhere", out=tmp_path / "t")
     with pytest.raises(DataError, match="images for the clients"):
         reproduce("fedlid", "table1", data=tmp_path / "nowhere", out=tmp_path / "t")
     assert not (tmp_path / "t").exists()

@@ -83,7 +83,9 @@ def test_reproduction_table_has_ours_beside_the_papers(tmp_path: Path) -> None:
 
 
 def test_reproduction_table_without_rows(tmp_path: Path) -> None:
-    page = read_page(write_table(tmp_path, {"system": "fsar", "table": "1", "scale": "", "rows": [], "notes": []}))
+    page = read_page(
+        write_table(tmp_path / "t.html", {"system": "fsar", "table": "1", "scale": "", "rows": [], "notes": []})
+    )
     assert "The table has no rows yet." in page.text
 
 

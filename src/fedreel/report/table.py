@@ -13,9 +13,7 @@ Row = dict[str, Any]
 
 
 def write_table(out: Path, table: dict[str, Any]) -> Path:
-    """Write the page `out` (a directory gets a table.html) of a table of rows with `metrics` and `paper`."""
-    out = Path(out)
-    out = out / "table.html" if out.is_dir() else out
+    """Write the page `out` of a table of rows with `metrics` and `paper`."""
     system, name, scale = (str(table.get(key) or "") for key in ("system", "table", "scale"))
     title = " · ".join(part for part in (system_title(system), name) if part) or "Reproduction"
     badge = el("span", f"scale: {scale}", class_="badge") if scale else None

@@ -43,9 +43,10 @@ def reproduce(
     show is run once. After each, TABLE.json and TABLE.html of the tables that show it are written; returns what is in
     them, by table. `rows` takes only rows with this text (`A & B`: both, `A | B`: one) in their name or setting;
     `seeds` so many seeds instead of the scale's; `set` goes over the settings of all rows."""
-    found = [_sweep(system, table, scale, data, seeds, set or {}, out) for table in tables]
-    sweeps = [replace(s, rows=tuple(row for row in s.rows if row.has(rows))) for s in found]
-    if not any(sweep.rows for sweep in sweeps):
+    found = [_sweep(system, table, scale, data, seeds, set or {}, out) for table in dict.fromkeys(tables)]
+    wanted = [replace(s, rows=tuple(row for row in s.rows if row.has(rows))) for s in found]
+    sweeps = [replace(s, size=for_data(s.size, s.spec, data)) for s in wanted if s.rows]
+    if not sweeps:
         named = sorted({str(v) for sweep in found for row in sweep.rows for v in (row.name, *row.setting.values())})
         raise RecipeError(f"no row of '{system} {' '.join(tables)}' has '{rows}' in it", hint=nearest(rows, named))
     out.mkdir(parents=True, exist_ok=True)
@@ -63,7 +64,7 @@ def reproduce(
             content = contents[sweep.table] = sweep.collect()
             write_atomic(out / f"{sweep.table}.json", json.dumps(content, indent=1) + "\n")
             write_table(out / f"{sweep.table}.html", content)
-    return contents
+    return {sweep.table: contents[sweep.table] for sweep in sweeps}  # in the order they were asked for
 
 
 def find_table(system: str, table: str) -> Table:
@@ -170,12 +171,13 @@ def _sweep(
     over: Mapping[str, Any],
     out: Path,
 ) -> _Sweep:
+    """All rows of a table; the data are not looked at beyond what tells which rows there are."""
     spec = find_table(system, table)
     if scale not in spec.scales:
         raise RecipeError(f"'{system} {table}' has no scale '{scale}'", hint=nearest(scale, spec.scales))
     size = spec.scales[scale]
     size = replace(size, seeds=size.seeds if seeds is None else tuple(range(seeds)), over=over)
-    return _Sweep(system, table, scale, spec, for_data(size, spec, data), spec.rows_for(data), out)
+    return _Sweep(system, table, scale, spec, size, spec.rows_for(data), out)
 
 
 def for_data(size: Scale, spec: Table, data: Path | None) -> Scale:
