@@ -196,6 +196,7 @@ def test_several_tables_are_one_sweep_in_which_a_cell_is_run_once(
     assert "[4/4]" in said.err  # two rows and two seeds: those of the second table are among them
     for name in ("tiny", "shared"):
         assert str(tmp_path / "t" / f"{name}.json") in said.out
+    assert said.out.index("recognition tiny, smoke") < said.out.index("recognition shared, smoke")
     assert json.loads((tmp_path / "t" / "tiny.json").read_text()) == json.loads((finished / "tiny.json").read_text())
     rows = json.loads((tmp_path / "t" / "shared.json").read_text())["rows"]
     assert [row["method"] for row in rows] == ["FedAvg"]

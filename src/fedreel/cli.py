@@ -255,6 +255,7 @@ def reproduce(
         typer.echo("\nInterrupted. Finished cells are kept: run the same command again to go on.", err=True)
         raise typer.Exit(130) from None
     for table, content in found.items():
+        typer.echo(f"{system} {table}, {scale}")
         _print_table(*columns_and_rows(content))
         for note in content["notes"]:
             typer.echo(note)
