@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -69,7 +70,13 @@ def federated(
 
 
 def plain(task: Task, config: TrainConfig, rounds: int, device: str) -> float:
-    """Seconds a round of a loop as one writes it: fp32, torch's optimizer, a state dict for every client."""
+    """Seconds a round of a loop as one writes it: fp32, torch's optimizer and batch norm, a state dict for every
+    client."""
+    with patch("fedreel.kernels.norm._works", return_value=False):
+        return _plain(task, config, rounds, device)
+
+
+def _plain(task: Task, config: TrainConfig, rounds: int, device: str) -> float:
     population = task.population(None, 0)
     torch.manual_seed(0)
     model = task.model().to(device).train()

@@ -1,5 +1,5 @@
 """Where the time of a training step goes on a GPU: the kernels of a recorded step, by kind and by name; and one batch
-norm, by torch and by cuDNN.
+norm, by torch and by the kernels here.
 
     python bench/step_kernels.py
 
@@ -25,12 +25,14 @@ from fedreel.core.device import pick_device
 from fedreel.core.optim import make_optimizer
 from fedreel.core.task import Task
 from fedreel.core.training import fit
+from fedreel.kernels.norm import fused
 from loops import now
 
 DEVICE = "cuda"
 STEPS, SHOWN = 40, 14
+OURS = ("_moments", "_statistics", "_applied", "_gradient", "_parameters")  # kernels/norm_triton.py
 KINDS = {  # of kernels, by what is in their names; the first that fits
-    "batch norm": ("batch_norm", "bn_fw", "bn_bw", "batchnorm", "welford"),
+    "batch norm": ("batch_norm", "bn_fw", "bn_bw", "batchnorm", "welford", *OURS),
     "convolution": ("conv", "xmma", "gemm", "cutlass", "wgrad", "dgrad", "nvjet", "sm90", "implicit"),
     "copies": ("copy", "memcpy", "memset", "nchwtonhwc", "nhwctonchw", "cat"),
     "optimizer": ("multi_tensor", "adam", "lpnorm"),
@@ -79,25 +81,25 @@ def milliseconds(work: Callable[[], Any], times: int = 50) -> float:
 
 
 def norms(dtype: torch.dtype) -> dict[str, float]:
-    """Forward and backward of a batch norm of the first stage's size."""
+    """Forward and backward of a batch norm of the first stage's size, with a shortcut and ReLU, as a graph."""
     norm = nn.BatchNorm2d(64).to(DEVICE)
-    x = torch.randn(128, 64, 32, 32, device=DEVICE, dtype=dtype).to(memory_format=torch.channels_last)
-    x.requires_grad_()
-    given = torch.randn_like(x)
-
-    def by_cudnn() -> Tensor:
-        found = torch.cudnn_batch_norm(
-            x, norm.weight, norm.bias, norm.running_mean, norm.running_var, True, 0.1, norm.eps
-        )
-        return found[0]
-
-    ways: dict[str, Callable[[], Tensor]] = {"torch": lambda: norm(x), "cudnn": by_cudnn}
+    x, shortcut, given = torch.randn(3, 128, 64, 32, 32, device=DEVICE, dtype=dtype)
+    x, shortcut, given = (t.to(memory_format=torch.channels_last).requires_grad_() for t in (x, shortcut, given))
+    ways: dict[str, Callable[[], Tensor]] = {
+        "torch": lambda: torch.relu(norm(x) + shortcut),
+        "fused": lambda: fused(norm, x, shortcut, "relu"),
+    }
     found = {}
     for name, way in ways.items():
-        try:
-            found[name] = milliseconds(lambda way=way: torch.autograd.grad(way(), (x, norm.weight), given))  # type: ignore[misc]
-        except RuntimeError as error:
-            print(f"batch norm by {name}, {dtype}: {str(error).splitlines()[0]}")
+
+        def step(way: Callable[[], Tensor] = way) -> None:
+            torch.autograd.grad(way(), (x, shortcut, norm.weight), given)
+
+        step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        found[name] = milliseconds(graph.replay)
     return found
 
 

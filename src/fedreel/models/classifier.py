@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.errors import DataError
+from fedreel.kernels.norm import Rectifier, normed
 
 
 class Backbone(nn.Module, ABC):
@@ -27,6 +28,15 @@ class Backbone(nn.Module, ABC):
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Conv3d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+class Convolved(nn.Sequential):
+    """A convolution and its batch norm, under the names 0 and 1."""
+
+    def forward(self, x: Tensor, shortcut: Tensor | None = None, then: Rectifier | None = None) -> Tensor:
+        convolution, norm = self
+        assert isinstance(norm, nn.BatchNorm2d | nn.BatchNorm3d)
+        return normed(norm, convolution(x), shortcut, then)
 
 
 class Classifier(nn.Module):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from fedreel.kernels.norm import normed
 from fedreel.models.classifier import Backbone
 
 STEM, HEAD = 32, 1280
@@ -44,16 +45,15 @@ class EfficientNetLite0(Backbone):
                 inputs = outputs
         self._conv_head = SameConv2d(inputs, HEAD, 1)
         self._bn1 = _norm(HEAD)
-        self.relu = nn.ReLU6(inplace=True)
         self.out_channels = HEAD
         self.init_weights()
 
     def features(self, x: Tensor) -> Tensor:
         with _onednn():
-            x = self.relu(self._bn0(self._conv_stem(x)))
+            x = normed(self._bn0, self._conv_stem(x), then="relu6")
             for block in self._blocks:
                 x = block(x)
-            return self.relu(self._bn1(self._conv_head(x)))
+            return normed(self._bn1, self._conv_head(x), then="relu6")
 
     def init_weights(self) -> None:
         """Kaiming by the outputs that an input reaches. A depthwise input reaches one channel only: counting all of
@@ -78,14 +78,12 @@ class Block(nn.Module):
         self._bn1 = _norm(inner)
         self._project_conv = SameConv2d(inner, outputs, 1)
         self._bn2 = _norm(outputs)
-        self.relu = nn.ReLU6(inplace=True)
         self.shortcut = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.relu(self._bn0(self._expand_conv(x))) if self.expands else x
-        inner = self.relu(self._bn1(self._depthwise_conv(inner)))
-        inner = self._bn2(self._project_conv(inner))
-        return inner + x if self.shortcut else inner
+        inner = normed(self._bn0, self._expand_conv(x), then="relu6") if self.expands else x
+        inner = normed(self._bn1, self._depthwise_conv(inner), then="relu6")
+        return normed(self._bn2, self._project_conv(inner), x if self.shortcut else None)
 
 
 class SameConv2d(nn.Conv2d):

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedreel.models.classifier import Backbone, export_torchvision, load_torchvision
+from fedreel.models.classifier import Backbone, Convolved, export_torchvision, load_torchvision
 
 __all__ = ["R3D", "export_torchvision", "load_torchvision", "r3d_18", "tiny_r3d"]
 
@@ -32,13 +32,8 @@ class R3D(Backbone):
     ) -> None:
         super().__init__()
         self.out_channels = 8 * width
-        self.stem = nn.Sequential(
-            nn.Conv3d(
-                3, width, (3, stem_size, stem_size), stem_stride, (1, stem_size // 2, stem_size // 2), bias=False
-            ),
-            BatchNorm(width, eps=bn_eps),
-            nn.ReLU(inplace=True),
-        )
+        size, zeros = (3, stem_size, stem_size), (1, stem_size // 2, stem_size // 2)
+        self.stem = Convolved(nn.Conv3d(3, width, size, stem_stride, zeros, bias=False), BatchNorm(width, eps=bn_eps))
         last: Stride = (2, 2, 2) if stage4_spatial_stride else (2, 1, 1)
         self.layer1 = _stage(width, width, blocks[0], (1, 1, 1), bn_eps)
         self.layer2 = _stage(width, 2 * width, blocks[1], (2, 2, 2), bn_eps)
@@ -47,7 +42,7 @@ class R3D(Backbone):
         self.init_weights()
 
     def features(self, x: Tensor) -> Tensor:
-        return self.layer4(self.layer3(self.layer2(self.layer1(self.stem(x)))))
+        return self.layer4(self.layer3(self.layer2(self.layer1(self.stem(x, then="relu")))))
 
 
 def r3d_18(**options: Any) -> R3D:
@@ -81,25 +76,19 @@ class BasicBlock(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: Stride, bn_eps: float) -> None:
         super().__init__()
-        self.conv1 = nn.Sequential(
-            nn.Conv3d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
-            BatchNorm(outputs, eps=bn_eps),
-            nn.ReLU(inplace=True),
+        self.conv1 = Convolved(
+            nn.Conv3d(inputs, outputs, 3, stride=stride, padding=1, bias=False), BatchNorm(outputs, eps=bn_eps)
         )
-        self.conv2 = nn.Sequential(
-            nn.Conv3d(outputs, outputs, 3, padding=1, bias=False),
-            BatchNorm(outputs, eps=bn_eps),
-        )
-        self.relu = nn.ReLU(inplace=True)
-        self.downsample: nn.Sequential | None = None
+        self.conv2 = Convolved(nn.Conv3d(outputs, outputs, 3, padding=1, bias=False), BatchNorm(outputs, eps=bn_eps))
+        self.downsample: Convolved | None = None
         if inputs != outputs or stride != (1, 1, 1):
-            self.downsample = nn.Sequential(
+            self.downsample = Convolved(
                 nn.Conv3d(inputs, outputs, 1, stride=stride, bias=False), BatchNorm(outputs, eps=bn_eps)
             )
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
-        return self.relu(self.conv2(self.conv1(x)) + shortcut)
+        return self.conv2(self.conv1(x, then="relu"), shortcut, then="relu")
 
 
 def _stage(inputs: int, outputs: int, blocks: int, stride: Stride, bn_eps: float) -> nn.Sequential:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedreel.models.classifier import Backbone, export_torchvision, load_torchvision
+from fedreel.kernels.norm import normed
+from fedreel.models.classifier import Backbone, Convolved, export_torchvision, load_torchvision
 
 __all__ = ["ResNet", "export_torchvision", "load_torchvision", "resnet10", "resnet18", "resnet34", "resnet50"]
 
@@ -28,7 +29,6 @@ class ResNet(Backbone):
         kernel, stride = (3, 1) if small_stem else (7, 2)
         self.conv1 = nn.Conv2d(3, width, kernel, stride=stride, padding=kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.Identity() if small_stem else nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
         inner, out = width, block.expansion * width
         self.layer1 = _stage(block, width, inner, blocks[0], 1)
@@ -39,7 +39,7 @@ class ResNet(Backbone):
         self.init_weights()
 
     def features(self, x: Tensor) -> Tensor:
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.maxpool(normed(self.bn1, self.conv1(x), then="relu"))
         return self.layer4(self.layer3(self.layer2(self.layer1(x))))
 
 
@@ -69,15 +69,14 @@ class BasicBlock(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, inner, 3, stride=stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(inner)
-        self.relu = nn.ReLU(inplace=True)
         self.conv2 = nn.Conv2d(inner, inner, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(inner)
         self.downsample = _shortcut(inputs, inner, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
-        x = self.relu(self.bn1(self.conv1(x)))
-        return self.relu(self.bn2(self.conv2(x)) + shortcut)
+        x = normed(self.bn1, self.conv1(x), then="relu")
+        return normed(self.bn2, self.conv2(x), shortcut, then="relu")
 
 
 class Bottleneck(nn.Module):
@@ -93,20 +92,19 @@ class Bottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(inner)
         self.conv3 = nn.Conv2d(inner, 4 * inner, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(4 * inner)
-        self.relu = nn.ReLU(inplace=True)
         self.downsample = _shortcut(inputs, 4 * inner, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
-        x = self.relu(self.bn1(self.conv1(x)))
-        x = self.relu(self.bn2(self.conv2(x)))
-        return self.relu(self.bn3(self.conv3(x)) + shortcut)
+        x = normed(self.bn1, self.conv1(x), then="relu")
+        x = normed(self.bn2, self.conv2(x), then="relu")
+        return normed(self.bn3, self.conv3(x), shortcut, then="relu")
 
 
-def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+def _shortcut(inputs: int, outputs: int, stride: int) -> Convolved | None:
     if inputs == outputs and stride == 1:
         return None
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs))
+    return Convolved(nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs))
 
 
 def _stage(

@@ -1,0 +1,254 @@
+"""Batch norm, a shortcut and a rectifier at once, forwards and backwards, for maps with channels together in memory, by
+Triton. `TOP` is the rectifier: None is none, 0 is ReLU, another number is where it ends (ReLU6).
+
+A map is a matrix here, rows by channels. Between them the kernels read and write it eight times (nine with a
+shortcut); PyTorch's batch norm, addition and ReLU do so thirteen times (eighteen). Sums are taken in a fixed order, so
+results do not change from call to call. Channels come as eighths, so that eight are read at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+TILE = 8192  # values a program holds at a time
+PROGRAMS = 264  # wanted at once, two for each processor of a large GPU
+MERGED = 32  # partial sums merged at a time
+
+
+@triton.jit(do_not_specialize=["rows", "each"])
+def _moments(x, sums, rows, each, eighths, R: tl.constexpr, C: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Sums of values and of their squares, over `each` rows, both relative to the first row: so nothing cancels."""
+    channels = 8 * eighths
+    c = tl.program_id(1) * C + tl.arange(0, C)
+    inside = c < channels
+    first = tl.load(x + c, inside, 0.0).to(tl.float32)
+    total, squares = tl.zeros([R, C], tl.float32), tl.zeros([R, C], tl.float32)
+    begin = tl.program_id(0) * each
+    for r0 in range(begin, tl.minimum(begin + each, rows), R):
+        r = r0 + tl.arange(0, R)
+        there = (r < tl.minimum(begin + each, rows))[:, None] & inside[None, :]
+        v = tl.load(x + r[:, None].to(tl.int64) * channels + c[None, :], there, 0.0).to(tl.float32)
+        v = tl.where(there, v - first[None, :], 0.0)
+        total += v
+        squares += v * v
+    place = sums + tl.program_id(0) * 2 * channels + c
+    tl.store(place, tl.sum(total, 0), inside)
+    tl.store(place + channels, tl.sum(squares, 0), inside)
+
+
+@triton.jit
+def _merged(sums, parts, c, inside, channels, S: tl.constexpr, C: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Both sums of all parts."""
+    one, two = tl.zeros([S, C], tl.float32), tl.zeros([S, C], tl.float32)
+    for s0 in range(0, parts, S):
+        s = s0 + tl.arange(0, S)
+        there = (s < parts)[:, None] & inside[None, :]
+        place = sums + s[:, None] * 2 * channels + c[None, :]
+        one += tl.load(place, there, 0.0)
+        two += tl.load(place + channels, there, 0.0)
+    return tl.sum(one, 0), tl.sum(two, 0)
+
+
+@triton.jit(do_not_specialize=["rows", "parts"])
+def _statistics(  # type: ignore[no-untyped-def]
+    x, sums, parts, mean, deviation, running_mean, running_var, counter, rows, eps, momentum,
+    eighths, KEEP: tl.constexpr, S: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """Mean and 1 / standard deviation; and the running ones."""
+    channels = 8 * eighths
+    c = tl.program_id(0) * C + tl.arange(0, C)
+    inside = c < channels
+    total, squares = _merged(sums, parts, c, inside, channels, S, C)
+    off = total / rows
+    var = tl.maximum(squares / rows - off * off, 0.0)
+    m = off + tl.load(x + c, inside, 0.0).to(tl.float32)
+    tl.store(mean + c, m, inside)
+    tl.store(deviation + c, 1 / tl.sqrt(var + eps), inside)
+    if KEEP:
+        old = tl.load(running_mean + c, inside, 0.0)
+        tl.store(running_mean + c, old + momentum * (m - old), inside)
+        old = tl.load(running_var + c, inside, 0.0)
+        unbiased = var * rows / tl.maximum(rows - 1, 1)
+        tl.store(running_var + c, old + momentum * (unbiased - old), inside)
+        if tl.program_id(0) == 0:
+            tl.store(counter, tl.load(counter) + 1)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _applied(  # type: ignore[no-untyped-def]
+    x, shortcut, y, mean, deviation, weight, bias, rows,
+    eighths, SHORTCUT: tl.constexpr, TOP: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    channels = 8 * eighths
+    c = tl.program_id(1) * C + tl.arange(0, C)
+    r = tl.program_id(0) * R + tl.arange(0, R)
+    inside = c < channels
+    there = (r < rows)[:, None] & inside[None, :]
+    place = r[:, None].to(tl.int64) * channels + c[None, :]
+    slope = tl.load(deviation + c, inside, 0.0) * tl.load(weight + c, inside, 0.0)
+    v = tl.load(x + place, there, 0.0).to(tl.float32) - tl.load(mean + c, inside, 0.0)[None, :]
+    v = v * slope[None, :] + tl.load(bias + c, inside, 0.0)[None, :]
+    if SHORTCUT:
+        v += tl.load(shortcut + place, there, 0.0).to(tl.float32)
+    if TOP is not None:
+        v = tl.maximum(v, 0.0)
+        if TOP > 0:
+            v = tl.minimum(v, TOP)
+    tl.store(y + place, v, there)
+
+
+@triton.jit
+def _passed(g, v, TOP: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The gradient before the rectifier, of the one behind it and of a value on either side of it."""
+    g = tl.where(v > 0, g, 0.0)
+    if TOP > 0:
+        g = tl.where(v < TOP, g, 0.0)
+    return g
+
+
+@triton.jit(do_not_specialize=["rows", "each"])
+def _gradient_sums(  # type: ignore[no-untyped-def]
+    given, x, y, passed, mean, deviation, weight, bias, sums, rows, each,
+    eighths, SHORTCUT: tl.constexpr, TOP: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """Sums of the gradient before the rectifier, and of that times the normalised values. With a shortcut that gradient
+    is the shortcut's too and is written to `passed`; without, it is found again from x."""
+    channels = 8 * eighths
+    c = tl.program_id(1) * C + tl.arange(0, C)
+    inside = c < channels
+    m, d = tl.load(mean + c, inside, 0.0), tl.load(deviation + c, inside, 0.0)
+    w, b = tl.load(weight + c, inside, 0.0), tl.load(bias + c, inside, 0.0)
+    one, two = tl.zeros([R, C], tl.float32), tl.zeros([R, C], tl.float32)
+    begin = tl.program_id(0) * each
+    for r0 in range(begin, tl.minimum(begin + each, rows), R):
+        r = r0 + tl.arange(0, R)
+        there = (r < tl.minimum(begin + each, rows))[:, None] & inside[None, :]
+        place = r[:, None].to(tl.int64) * channels + c[None, :]
+        normal = (tl.load(x + place, there, 0.0).to(tl.float32) - m[None, :]) * d[None, :]
+        g = tl.load(given + place, there, 0.0).to(tl.float32)
+        if SHORTCUT:
+            if TOP is not None:
+                g = _passed(g, tl.load(y + place, there, 0.0).to(tl.float32), TOP)
+                tl.store(passed + place, g, there)
+        elif TOP is not None:
+            g = _passed(g, normal * w[None, :] + b[None, :], TOP)
+        one += g
+        two += g * normal
+    place = sums + tl.program_id(0) * 2 * channels + c
+    tl.store(place, tl.sum(one, 0), inside)
+    tl.store(place + channels, tl.sum(two, 0), inside)
+
+
+@triton.jit(do_not_specialize=["parts"])
+def _parameters(sums, parts, of_weight, of_bias, eighths, S: tl.constexpr, C: tl.constexpr):  # type: ignore[no-untyped-def]
+    channels = 8 * eighths
+    c = tl.program_id(0) * C + tl.arange(0, C)
+    inside = c < channels
+    bias, weight = _merged(sums, parts, c, inside, channels, S, C)
+    tl.store(of_bias + c, bias, inside)
+    tl.store(of_weight + c, weight, inside)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _gradient(  # type: ignore[no-untyped-def]
+    given, x, out, mean, deviation, weight, bias, of_weight, of_bias, rows,
+    eighths, TOP: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    channels = 8 * eighths
+    c = tl.program_id(1) * C + tl.arange(0, C)
+    r = tl.program_id(0) * R + tl.arange(0, R)
+    inside = c < channels
+    there = (r < rows)[:, None] & inside[None, :]
+    place = r[:, None].to(tl.int64) * channels + c[None, :]
+    d, w = tl.load(deviation + c, inside, 0.0), tl.load(weight + c, inside, 0.0)
+    normal = (tl.load(x + place, there, 0.0).to(tl.float32) - tl.load(mean + c, inside, 0.0)[None, :]) * d[None, :]
+    g = tl.load(given + place, there, 0.0).to(tl.float32)
+    if TOP is not None:
+        g = _passed(g, normal * w[None, :] + tl.load(bias + c, inside, 0.0)[None, :], TOP)
+    even = tl.load(of_bias + c, inside, 0.0) / rows
+    tilt = tl.load(of_weight + c, inside, 0.0) / rows
+    tl.store(out + place, (g - even[None, :] - normal * tilt[None, :]) * (w * d)[None, :], there)
+
+
+class Normed(torch.autograd.Function):
+    """then(norm(x) + shortcut); `keep` is (running mean, running variance, counter, momentum), or None."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        shortcut: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        keep: Any,
+        eps: float,
+        top: float | None,
+    ) -> Tensor:
+        rows, channels = x.numel() // x.shape[1], x.shape[1]
+        r, c, parts, each, columns, small = _grid(rows, channels)
+        sums = torch.empty(parts, 2, channels, device=x.device)
+        mean, deviation = torch.empty(2, channels, device=x.device)
+        y = torch.empty_like(x)
+        _moments[parts, columns](x, sums, rows, each, channels // 8, r, c)
+        mine = keep if keep is not None else (mean, mean, mean, 0.0)  # anything: not looked at
+        _statistics[(triton.cdiv(channels, small),)](
+            x,
+            sums,
+            parts,
+            mean,
+            deviation,
+            *mine[:3],
+            rows,
+            eps,
+            mine[3],
+            channels // 8,
+            keep is not None,
+            MERGED,
+            small,
+        )
+        other = x if shortcut is None else shortcut
+        _applied[triton.cdiv(rows, r), columns](
+            x, other, y, mean, deviation, weight, bias, rows, channels // 8, shortcut is not None, top, r, c
+        )
+        ctx.save_for_backward(x, y if shortcut is not None and top is not None else None, mean, deviation, weight, bias)
+        ctx.shortcut, ctx.top = shortcut is not None, top
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> Any:
+        x, y, mean, deviation, weight, bias = ctx.saved_tensors
+        rows, channels = x.numel() // x.shape[1], x.shape[1]
+        r, c, parts, each, columns, small = _grid(rows, channels)
+        if given.stride() != x.stride():
+            given = torch.empty_like(x).copy_(given)
+        sums = torch.empty(parts, 2, channels, device=x.device)
+        of_weight, of_bias = torch.empty(2, channels, device=x.device)
+        dx = torch.empty_like(x)
+        passed = torch.empty_like(x) if ctx.shortcut and ctx.top is not None else given
+        _gradient_sums[parts, columns](
+            given, x, x if y is None else y, passed, mean, deviation, weight, bias, sums, rows, each,
+            channels // 8, ctx.shortcut, ctx.top, r, c,
+        )  # fmt: skip
+        _parameters[(triton.cdiv(channels, small),)](sums, parts, of_weight, of_bias, channels // 8, MERGED, small)
+        again = None if ctx.shortcut else ctx.top
+        _gradient[triton.cdiv(rows, r), columns](
+            passed, x, dx, mean, deviation, weight, bias, of_weight, of_bias, rows, channels // 8, again, r, c
+        )
+        return dx, passed if ctx.shortcut else None, of_weight, of_bias, None, None, None
+
+
+def _grid(rows: int, channels: int) -> tuple[int, int, int, int, int, int]:
+    """Rows and channels of a tile; partial sums, rows of each; columns of tiles; channels where partial sums are
+    merged."""
+    c = min(triton.next_power_of_2(channels), 64)
+    r = TILE // c
+    columns = triton.cdiv(channels, c)
+    tiles = triton.cdiv(rows, r)
+    loops = triton.cdiv(tiles * columns, PROGRAMS)
+    parts = triton.cdiv(tiles, loops)
+    return r, c, parts, loops * r, columns, min(c, 16)
