@@ -219,6 +219,20 @@ def test_clients_keep_a_share_of_each_class_and_the_test_stays(partition: dict[s
         assert torch.equal(few.data(client).test.weights, whole.data(client).test.weights)
 
 
+def test_what_needs_no_labels_is_trained_on_all_images_and_the_labelled_ones_stay_the_same() -> None:
+    source, config = pictures(splits="train train test"), DataConfig(source="here", partition=DIRICHLET)
+    few, all_images, full = (
+        PicturePopulation(source, config, share, 0, every) for share, every in ((0.1, False), (0.1, True), (1.0, False))
+    )
+    assert trained_on(all_images) == trained_on(full) != trained_on(few)
+    images, labels = all_images.labelled().tensors
+    assert sorted(numbers(images)) == sorted(n for some in trained_on(few).values() for n in some)
+    assert labels.tolist() == source.labels[numbers(images)].tolist()
+    assert all_images.describe()["train"] == full.describe()["train"]
+    for client in few.clients:
+        assert torch.equal(few.data(client).test.weights, all_images.data(client).test.weights)
+
+
 def test_a_tenth_is_the_same_whatever_the_pixels_the_order_of_asking_and_the_test_images() -> None:
     source = pictures(splits="train train test")
     first = trained_on(population(source, share=0.1))

@@ -49,7 +49,7 @@ def curves(run: Path) -> Metrics:
 
 
 def probes(run: Path) -> Metrics:
-    """`probe`: top-1 of a linear classifier on the frozen body, learned from all clients' (kept) labels; `probe before`
+    """`probe`: top-1 of a linear classifier on the frozen body, learned from all clients' labels; `probe before`
     that of the body before the server's last training."""
     recipe = load_recipe(run / "recipe.toml")
     device = pick_device(recipe.device)
@@ -66,8 +66,8 @@ def probes(run: Path) -> Metrics:
 
 
 def _probe(loaded: Loaded, population: PicturePopulation, seed: int, device: torch.device) -> float:
-    data = population.data(EVERYONE)
-    parts = [next(iter(examples.batches(len(examples)))) for examples in (data.train, data.test)]
+    shown = population.labelled(), population.data(EVERYONE).test
+    parts = [next(iter(examples.batches(len(examples)))) for examples in shown]
     task = studied(loaded.task)
     train, test = (_vectors(loaded, task, part[0], device) for part in parts)
     mean, spread = train.mean(dim=0), train.std(dim=0) + 1e-6

@@ -47,9 +47,12 @@ class TestPictures:
 
 
 class PicturePopulation(Population):
-    """Clients that hold labelled images, of which they use `label_share` for training; all test on the same images."""
+    """Clients that hold images, `label_share` of them labelled; all test on the same images. They train on the labelled
+    ones, or, where `all_images`, on all."""
 
-    def __init__(self, pictures: Pictures, config: DataConfig, label_share: float, seed: int) -> None:
+    def __init__(
+        self, pictures: Pictures, config: DataConfig, label_share: float, seed: int, all_images: bool = False
+    ) -> None:
         self.pictures = pictures
         self.classes = class_names(list(pictures.classes), config)
         places = np.array([*(self.classes.index(name) for name in pictures.classes), -1])
@@ -58,15 +61,21 @@ class PicturePopulation(Population):
         _check_known(self.labels[np.concatenate([train, self._test])] >= 0, config, "class", "CLASS/*.png")
         check_training({"all clients": (train, self._test)}, config, "or mark images as `train`")
         self._parts = self._shared_out(train, config, seed)
-        self._used = {c: rows[nested_share(self.labels[rows], label_share, seed)] for c, rows in self._parts.items()}
+        shares = {c: nested_share(self.labels[rows], label_share, seed) for c, rows in self._parts.items()}
+        self._labelled = {c: rows[shares[c]] for c, rows in self._parts.items()}
+        self._used = self._parts if all_images else self._labelled
         self.clients = tuple(self._parts)
 
     def data(self, client: str) -> ClientData:
-        used, part = self._rows(self._used, client), self._rows(self._parts, client)
-        train = Tensors((torch.from_numpy(self.pictures.images[used]), torch.from_numpy(self.labels[used])))
+        part = self._rows(self._parts, client)
         # The weights are those of the whole part, so that a smaller label_share changes nothing but the training.
         weights = _weights(self.labels[part], self.labels[self._test], len(self.classes))
-        return ClientData(train, replace(self._common, weights=torch.from_numpy(weights)), {})
+        test = replace(self._common, weights=torch.from_numpy(weights))
+        return ClientData(self._pairs(self._rows(self._used, client)), test, {})
+
+    def labelled(self) -> Tensors:
+        """All clients' labelled images."""
+        return self._pairs(self._rows(self._labelled, EVERYONE))
 
     def agreement(self) -> dict[str, Any]:
         return {"classes": self.classes}
@@ -98,6 +107,9 @@ class PicturePopulation(Population):
 
     def _rows(self, parts: dict[str, np.ndarray], client: str) -> np.ndarray:
         return np.concatenate([*parts.values()]) if client == EVERYONE else parts[client]
+
+    def _pairs(self, rows: np.ndarray) -> Tensors:
+        return Tensors((torch.from_numpy(self.pictures.images[rows]), torch.from_numpy(self.labels[rows])))
 
     def _counts(self, rows: np.ndarray) -> list[int]:
         return np.bincount(self.labels[rows], minlength=len(self.classes)).tolist()

@@ -37,7 +37,7 @@ class Image(Contrasting):
     small_stem: bool = True
     size: int = 32
     init: str = ""  # imagenet, or a file of torchvision's weights; empty: random
-    label_share: float = 1.0  # of each client's training images, the rest are dropped
+    label_share: float = 1.0  # of each client's training images; others serve where views are the objective
     padding: int = 4  # training images are cropped from so much larger ones
     flip: float = 0.5
     dropout: float = 0.0
@@ -64,7 +64,8 @@ class Image(Contrasting):
         source = data.source
         if source == "playground":
             source = str(playground.cached(data.seed, data.size, ("images",)) / "images" / "clients")
-        population = PicturePopulation(open_pictures(source, self.size), data, self.label_share, seed)
+        pictures, all_images = open_pictures(source, self.size), self.objective == "views"
+        population = PicturePopulation(pictures, data, self.label_share, seed, all_images)
         self.check_classes(population.classes, data.source)
         return population
 
