@@ -1,8 +1,8 @@
 """Batch norm, a shortcut and a rectifier at once, forwards and backwards, for maps with channels together in memory, by
 Triton. `TOP` is the rectifier: None is none, 0 is ReLU, another number is where it ends (ReLU6).
 
-A map is a matrix here, rows by channels. Between them the kernels read and write it eight times (nine with a
-shortcut); PyTorch's batch norm, addition and ReLU do so thirteen times (eighteen). Sums are taken in a fixed order, so
+A map is a matrix here, rows by channels. Between them the kernels read and write it eight times (eleven with a
+shortcut); PyTorch's batch norm, addition and ReLU do so thirteen times (sixteen). Sums are taken in a fixed order, so
 results do not change from call to call. Channels come as eighths, so that eight are read at a time.
 """
 
@@ -18,9 +18,14 @@ from torch import Tensor
 TILE = 8192  # values a program holds at a time
 PROGRAMS = 264  # wanted at once, two for each processor of a large GPU
 MERGED = 32  # partial sums merged at a time
+# One compilation for all sizes, and for weights wherever they lie in a model's memory.
+ANY = {
+    "do_not_specialize": ["rows", "each", "parts"],
+    "do_not_specialize_on_alignment": ["weight", "bias", "running_mean", "running_var", "counter"],
+}
 
 
-@triton.jit(do_not_specialize=["rows", "each"])
+@triton.jit(**ANY)
 def _moments(x, sums, rows, each, eighths, R: tl.constexpr, C: tl.constexpr):  # type: ignore[no-untyped-def]
     """Sums of values and of their squares, over `each` rows, both relative to the first row: so nothing cancels."""
     channels = 8 * eighths
@@ -54,7 +59,7 @@ def _merged(sums, parts, c, inside, channels, S: tl.constexpr, C: tl.constexpr):
     return tl.sum(one, 0), tl.sum(two, 0)
 
 
-@triton.jit(do_not_specialize=["rows", "parts"])
+@triton.jit(**ANY)
 def _statistics(  # type: ignore[no-untyped-def]
     x, sums, parts, mean, deviation, running_mean, running_var, counter, rows, eps, momentum,
     eighths, KEEP: tl.constexpr, S: tl.constexpr, C: tl.constexpr,
@@ -79,7 +84,7 @@ def _statistics(  # type: ignore[no-untyped-def]
             tl.store(counter, tl.load(counter) + 1)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(**ANY)
 def _applied(  # type: ignore[no-untyped-def]
     x, shortcut, y, mean, deviation, weight, bias, rows,
     eighths, SHORTCUT: tl.constexpr, TOP: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
@@ -111,7 +116,7 @@ def _passed(g, v, TOP: tl.constexpr):  # type: ignore[no-untyped-def]
     return g
 
 
-@triton.jit(do_not_specialize=["rows", "each"])
+@triton.jit(**ANY)
 def _gradient_sums(  # type: ignore[no-untyped-def]
     given, x, y, passed, mean, deviation, weight, bias, sums, rows, each,
     eighths, SHORTCUT: tl.constexpr, TOP: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
@@ -144,7 +149,7 @@ def _gradient_sums(  # type: ignore[no-untyped-def]
     tl.store(place + channels, tl.sum(two, 0), inside)
 
 
-@triton.jit(do_not_specialize=["parts"])
+@triton.jit(**ANY)
 def _parameters(sums, parts, of_weight, of_bias, eighths, S: tl.constexpr, C: tl.constexpr):  # type: ignore[no-untyped-def]
     channels = 8 * eighths
     c = tl.program_id(0) * C + tl.arange(0, C)
@@ -154,7 +159,7 @@ def _parameters(sums, parts, of_weight, of_bias, eighths, S: tl.constexpr, C: tl
     tl.store(of_weight + c, weight, inside)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(**ANY)
 def _gradient(  # type: ignore[no-untyped-def]
     given, x, out, mean, deviation, weight, bias, of_weight, of_bias, rows,
     eighths, TOP: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
