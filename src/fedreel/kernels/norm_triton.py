@@ -84,17 +84,22 @@ def _statistics(  # type: ignore[no-untyped-def]
             tl.store(counter, tl.load(counter) + 1)
 
 
+@triton.jit
+def _tile(rows, channels, R: tl.constexpr, C: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A program's channels, which of them there are; which values of its tile there are, and their places."""
+    c = tl.program_id(1) * C + tl.arange(0, C)
+    r = tl.program_id(0) * R + tl.arange(0, R)
+    inside = c < channels
+    there = (r < rows)[:, None] & inside[None, :]
+    return c, inside, there, r[:, None].to(tl.int64) * channels + c[None, :]
+
+
 @triton.jit(**ANY)
 def _applied(  # type: ignore[no-untyped-def]
     x, shortcut, y, mean, deviation, weight, bias, rows,
     eighths, SHORTCUT: tl.constexpr, TOP: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    channels = 8 * eighths
-    c = tl.program_id(1) * C + tl.arange(0, C)
-    r = tl.program_id(0) * R + tl.arange(0, R)
-    inside = c < channels
-    there = (r < rows)[:, None] & inside[None, :]
-    place = r[:, None].to(tl.int64) * channels + c[None, :]
+    c, inside, there, place = _tile(rows, 8 * eighths, R, C)
     slope = tl.load(deviation + c, inside, 0.0) * tl.load(weight + c, inside, 0.0)
     v = tl.load(x + place, there, 0.0).to(tl.float32) - tl.load(mean + c, inside, 0.0)[None, :]
     v = v * slope[None, :] + tl.load(bias + c, inside, 0.0)[None, :]
@@ -164,12 +169,7 @@ def _gradient(  # type: ignore[no-untyped-def]
     given, x, out, mean, deviation, weight, bias, of_weight, of_bias, rows,
     eighths, TOP: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    channels = 8 * eighths
-    c = tl.program_id(1) * C + tl.arange(0, C)
-    r = tl.program_id(0) * R + tl.arange(0, R)
-    inside = c < channels
-    there = (r < rows)[:, None] & inside[None, :]
-    place = r[:, None].to(tl.int64) * channels + c[None, :]
+    c, inside, there, place = _tile(rows, 8 * eighths, R, C)
     d, w = tl.load(deviation + c, inside, 0.0), tl.load(weight + c, inside, 0.0)
     normal = (tl.load(x + place, there, 0.0).to(tl.float32) - tl.load(mean + c, inside, 0.0)[None, :]) * d[None, :]
     g = tl.load(given + place, there, 0.0).to(tl.float32)
