@@ -83,8 +83,10 @@ def milliseconds(work: Callable[[], Any], times: int = 50) -> float:
 def norms(dtype: torch.dtype) -> dict[str, float]:
     """Forward and backward of a batch norm of the first stage's size, with a shortcut and ReLU, as a graph."""
     norm = nn.BatchNorm2d(64).to(DEVICE)
-    x, shortcut, given = torch.randn(3, 128, 64, 32, 32, device=DEVICE, dtype=dtype)
-    x, shortcut, given = (t.to(memory_format=torch.channels_last).requires_grad_() for t in (x, shortcut, given))
+    made = torch.randn(3, 128, 64, 32, 32, device=DEVICE, dtype=dtype)
+    x, shortcut, given = (t.to(memory_format=torch.channels_last) for t in made)
+    for t in (x, shortcut):
+        t.requires_grad_()
     ways: dict[str, Callable[[], Tensor]] = {
         "torch": lambda: torch.relu(norm(x) + shortcut),
         "fused": lambda: fused(norm, x, shortcut, "relu"),

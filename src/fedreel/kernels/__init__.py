@@ -1,1 +1,2 @@
-"""Exact inner loops of video summarization at native speed: dynamic time warping, KTS, and the 0/1 knapsack."""
+"""Inner loops at native speed: exact ones of video summarization (dynamic time warping, KTS, the 0/1 knapsack), regions
+of frames (RoI align), and batch norm with what follows it, on GPUs."""
