@@ -82,6 +82,18 @@ def test_reproduction_table_has_ours_beside_the_papers(tmp_path: Path) -> None:
     assert "scale: playground" in page.text
 
 
+def test_what_was_not_measured_or_not_printed_has_no_number_and_no_column(tmp_path: Path) -> None:
+    table = reproduction()
+    for row in table["rows"]:
+        row["paper"].pop("loss", None)
+    table["rows"][1]["metrics"]["loss"] = {"mean": None, "sd": None, "n": 0}  # of a method that has none
+    page = read_page(write_table(tmp_path / "t.html", table))
+    assert page.rows[1] == ["ours", "paper", "ours"]
+    assert page.row("FedAvg")[3:] == ["54.00 ± 0.25 (n=3)", "★ 59.2", "0.500 (n=1)"]
+    assert page.row(NASTY)[3:] == ["★ 57.13 ± 0.30 (n=3)", "58.4", "–"]
+    assert [a.get("colspan") for tag, a in page.tags if tag == "th" and a.get("scope") == "colgroup"] == ["2", "1"]
+
+
 def test_reproduction_table_without_rows(tmp_path: Path) -> None:
     page = read_page(
         write_table(tmp_path / "t.html", {"system": "fsar", "table": "1", "scale": "", "rows": [], "notes": []})

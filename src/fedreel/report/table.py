@@ -34,21 +34,27 @@ def _table(rows: list[Row], title: str) -> Html:
     settings = list(dict.fromkeys(str(key) for row in rows for key in row.get("setting") or {}))
     sides = [row.get(side) or {} for side in ("metrics", "paper") for row in rows]
     metrics = list(dict.fromkeys(str(name) for side in sides for name in side))
+    printed = {name for name in metrics if any((row.get("paper") or {}).get(name) is not None for row in rows)}
     best_ours = {name: _best(rows, name, _ours) for name in metrics}
     best_paper = {name: _best(rows, name, _paper) for name in metrics}
     first = el(
         "tr",
         [el("th", word, scope="col", rowspan=2) for word in ("method", *settings)],
-        [el("th", name, " ↓" if lower_is_better(name) else None, scope="colgroup", colspan=2) for name in metrics],
+        [
+            el("th", name, " ↓" if lower_is_better(name) else None, scope="colgroup", colspan=1 + (name in printed))
+            for name in metrics
+        ],
     )
-    second = el("tr", [[el("th", "ours", scope="col"), el("th", "paper", scope="col")] for _ in metrics])
+    whose = [word for name in metrics for word in (("ours", "paper") if name in printed else ("ours",))]
+    second = el("tr", [el("th", word, scope="col") for word in whose])
     body = []
     for row in rows:
         given = row.get("setting") or {}
         cells = [el("td", "–" if given.get(key) is None else str(given[key])) for key in settings]
         for name in metrics:
             cells.append(_our_cell(row, name, best_ours[name]))
-            cells.append(_paper_cell(row, name, best_paper[name]))
+            if name in printed:
+                cells.append(_paper_cell(row, name, best_paper[name]))
         body.append(el("tr", el("th", str(row.get("method") or ""), scope="row"), cells))
     caption = el("caption", f"{title}: ours and the paper's", class_="unseen")
     inner = el("table", caption, el("thead", first, second), el("tbody", body), class_="results")
@@ -59,7 +65,8 @@ def _our_cell(row: Row, name: str, best: float | None) -> Html:
     cell: Any = (row.get("metrics") or {}).get(name)
     mean = _ours(row, name)
     if mean is None:
-        return el("td", "–" if cell is None else "not finite", class_="num ours")
+        measured = cell is not None and cell.get("n") != 0
+        return el("td", "not finite" if measured else "–", class_="num ours")
     n = finite(cell.get("n"))
     text, plus, spread = score(mean, finite(cell.get("sd"))).partition(" ± ")
     detail = el("small", plus + spread, f" (n={int(n)})" if n is not None else None)
