@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 Rectifier = Literal["relu", "relu6"]
 CEILING = {None: None, "relu": 0.0, "relu6": 6.0}  # as the kernels know them: 0 is none
+DEVICES = ("cuda",)
 TYPES = (torch.float32, torch.bfloat16, torch.float16)  # of maps; sums are taken in the first
 _log = logging.getLogger(__name__)
 
@@ -20,7 +21,7 @@ def normed(
     norm: nn.BatchNorm2d | nn.BatchNorm3d, x: Tensor, shortcut: Tensor | None = None, then: Rectifier | None = None
 ) -> Tensor:
     """then(norm(x) + shortcut), in training on a GPU by kernels that do all of it at once."""
-    if x.is_cuda and _suits(norm, x, shortcut) and _works(x.device):
+    if x.device.type in DEVICES and _suits(norm, x, shortcut) and _works(x.device):
         return fused(norm, x, shortcut, then)
     x = norm(x)
     if shortcut is not None:

@@ -112,5 +112,6 @@ def _onednn() -> Iterator[None]:
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
-    # TensorFlow's momentum of .99 is what running statistics keep; PyTorch's is what they take from a batch.
-    return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01)
+    # The package's momentum of .01 is for long training: after a client's few dozen steps, statistics of before would
+    # still weigh as much as those of its own images.
+    return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.1)
