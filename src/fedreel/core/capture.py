@@ -69,7 +69,8 @@ class Recorder:
                 finally:
                     graph.capture_end()
         except RuntimeError as error:  # a step that waits for the device, or no memory left
-            _log.warning("training goes on without CUDA graphs: this step cannot be recorded (%s)", error)
+            reason = str(error).partition("\n")[0].partition(". ")[0]  # out of memory goes on with all processes there
+            _log.warning("training goes on without CUDA graphs: this step cannot be recorded (%s)", reason)
             self._works = False
             random.graphsafe_set_state(before)  # else it would still count as being recorded
             return None
