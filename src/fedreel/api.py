@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .config import Recipe, load_recipe
-from .core import run as core
-from .core.method import Method
-from .core.run import Loaded, Result, load
-from .core.task import Task
+from fedreel.config import Recipe, load_recipe
+from fedreel.core import run as core
+from fedreel.core.method import Method
+from fedreel.core.run import Loaded, Result, load
+from fedreel.core.task import Task
 
 __all__ = ["Loaded", "Result", "load", "load_recipe", "run"]
 

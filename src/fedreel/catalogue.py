@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 
-from .config import load_recipe, recipe_names
-from .errors import RecipeError, nearest
-from .registry import ENGINES, METHODS, TASKS, lookup, names
+from fedreel.config import load_recipe, recipe_names
+from fedreel.errors import RecipeError, nearest
+from fedreel.registry import ENGINES, METHODS, TASKS, lookup, names
 
 _TABLES = {"methods": METHODS, "tasks": TASKS, "engines": ENGINES}
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .cli_sites import add_commands
-from .cli_video import add_commands as add_video_commands
-from .errors import FedreelError
+from fedreel.cli_sites import add_commands
+from fedreel.cli_video import add_commands as add_video_commands
+from fedreel.errors import FedreelError
 
 if TYPE_CHECKING:
-    from .config import Recipe
+    from fedreel.config import Recipe
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,7 +44,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Train a model federatedly and write a run directory with metrics, model and report."""
-    from .config import load_recipe
+    from fedreel.config import load_recipe
 
     overrides = list(set or [])
     overrides += [
@@ -60,7 +60,7 @@ def run(
 @app.command()
 def demo(out: Out = Path("runs/demo")) -> None:
     """Run a small job of every system on the playground; ends with one page that links their reports."""
-    from .demo import demo as start
+    from fedreel.demo import demo as start
 
     page = start(out)
     typer.echo(f"\nOpen {page.resolve()}")
@@ -72,7 +72,7 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Put runs side by side: mean and sd over seeds, and the settings in which they differ."""
-    from .report.compare import cell_text, compare_table
+    from fedreel.report.compare import cell_text, compare_table
 
     table = compare_table(runs)
     if as_json:
@@ -88,7 +88,7 @@ def compare(
 @app.command()
 def report(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:
     """Write report.html anew from a run's files, finished or not."""
-    from .report import write
+    from fedreel.report import write
 
     if not (run / "recipe.toml").exists():
         raise FedreelError("this is not a run directory", where=str(run), expected="a folder with recipe.toml")
@@ -103,7 +103,7 @@ def ledger(
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON lines.")] = False,
 ) -> None:
     """What left each client: which tensors and numbers, how much, for what."""
-    from .ledger import departures, tensors, totals
+    from fedreel.ledger import departures, tensors, totals
 
     path = run if run.is_file() else run / "ledger.jsonl"
     if as_json:
@@ -135,8 +135,8 @@ def summarize(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
 ) -> None:
     """Summarise a video with a trained model: its most important shots as an mp4, and a storyboard."""
-    from .apply.show import Shown
-    from .apply.summarize import summarize as start
+    from fedreel.apply.show import Shown
+    from fedreel.apply.summarize import summarize as start
 
     if not (out or storyboard or score_only) or (out and score_only):
         problem = "--score-only writes no video, so -o has no place" if out else "there is nothing to write"
@@ -162,8 +162,8 @@ def recognize(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
 ) -> None:
     """Say which action a moving skeleton shows, or what images or videos show, with a trained model; and draw it."""
-    from .apply.recognize import recognize as start
-    from .apply.show import Shown
+    from fedreel.apply.recognize import recognize as start
+    from fedreel.apply.show import Shown
 
     with Shown() as shown:
         made = start(file, model, client, top=top, page=page, gif=gif, json=as_json, device=device, tell=shown)
@@ -188,9 +188,9 @@ def find(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
 ) -> None:
     """Find the moments of a video that a sentence describes, with a trained model; and cut them out."""
-    from .apply.find import find as start
-    from .apply.show import Shown
-    from .apply.storyboard import clock
+    from fedreel.apply.find import find as start
+    from fedreel.apply.show import Shown
+    from fedreel.apply.storyboard import clock
 
     with Shown() as shown:
         made = start(
@@ -208,7 +208,7 @@ def find(
 @app.command("list")
 def list_(what: Annotated[str, typer.Argument(help="recipes, methods, tasks, engines or all.")] = "all") -> None:
     """What there is: recipes, methods, tasks, engines, with one line each."""
-    from .catalogue import catalogue
+    from fedreel.catalogue import catalogue
 
     for title, rows in catalogue(what).items():
         typer.echo(f"{title}:")
@@ -233,9 +233,9 @@ def reproduce(
 ) -> None:
     """Run the sweeps of tables and print them beside the paper's numbers. Finished cells are not run again, and what
     several tables show is run once."""
-    from .config import read_setting
-    from .reproduce import reproduce as start
-    from .reproduce.show import columns_and_rows
+    from fedreel.config import read_setting
+    from fedreel.reproduce import reproduce as start
+    from fedreel.reproduce.show import columns_and_rows
 
     folder = out or Path("runs") / "reproduce" / "-".join((system, *tables, scale))
     try:
@@ -270,8 +270,8 @@ def data_make(
     size: Annotated[str, typer.Option(help="small or medium.")] = "small",
 ) -> None:
     """Generate a world of videos with labels for every task."""
-    from .data import playground
-    from .errors import nearest
+    from fedreel.data import playground
+    from fedreel.errors import nearest
 
     if what != "playground":
         raise FedreelError(f"cannot make '{what}'", hint=nearest(what, ["playground"]))
@@ -281,7 +281,7 @@ def data_make(
 @data_app.command("check")
 def data_check(folder: Annotated[Path, typer.Argument(help="A folder of videos, shards or a playground.")]) -> None:
     """Look at a data folder: what is there, what is broken, what would surprise a training run."""
-    from .data.check import check
+    from fedreel.data.check import check
 
     result = check(folder)
     typer.echo("\n".join(result.lines()))
@@ -298,7 +298,7 @@ def data_shard(
     layout: Annotated[str, typer.Option(help="What the folders mean.")] = "auto",
 ) -> None:
     """Decode videos once into uint8 shards that are mapped into memory. Broken files are skipped and listed."""
-    from .data import archive, lists, shards
+    from fedreel.data import archive, lists, shards
 
     out = out.resolve()
     if source.is_file():
@@ -322,7 +322,7 @@ def submit(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Run a recipe at real sites, through the server of this machine; results arrive in --out as for a local run."""
-    from .config import load_recipe
+    from fedreel.config import load_recipe
 
     names = [name.strip() for name in sites.split(",") if name.strip()]
     given = load_recipe(recipe, list(set or []))
@@ -354,7 +354,7 @@ def main() -> None:
 
 def _run(recipe: Recipe, folder: Path, resume: bool, quiet: bool) -> None:
     """Run it; an interruption says how to go on."""
-    from .core.run import run as start
+    from fedreel.core.run import run as start
 
     try:
         result = start(recipe, folder, resume=resume, quiet=quiet)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .errors import FedreelError
+from fedreel.errors import FedreelError
 
 server_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="The server that sites call: certificates, enrolled sites."
@@ -43,7 +43,7 @@ def server_init(
     renew: Annotated[bool, typer.Option("--renew", help="New server certificates under the CA that is there.")] = False,
 ) -> None:
     """Make a server's folder: a CA and a server certificate, or with given ones."""
-    from .sites import server
+    from fedreel.sites import server
 
     if renew:
         server.renew(folder)
@@ -63,7 +63,7 @@ def server_init(
 @server_app.command("start")
 def server_start(folder: Annotated[Path, typer.Argument(help="The server's folder.")] = Path("server")) -> None:
     """Run the server until interrupted."""
-    from .sites import server
+    from fedreel.sites import server
 
     try:
         server.start(server.ServerFolder.open(folder), _say)
@@ -78,7 +78,7 @@ def server_enroll(
     name: Annotated[str | None, typer.Option(help="Another name than the one in the key.")] = None,
 ) -> None:
     """Let a site in."""
-    from .sites import server
+    from fedreel.sites import server
 
     opened = server.ServerFolder.open(folder)
     enrolled = server.enroll(opened, public_key, name)
@@ -91,7 +91,7 @@ def server_expel(
     name: Annotated[str, typer.Argument(help="A site's name.")], folder: ServerPath = Path("server")
 ) -> None:
     """Take a site's key back: it cannot connect any more."""
-    from .sites import server
+    from fedreel.sites import server
 
     server.expel(server.ServerFolder.open(folder), name)
     typer.echo(f"The site '{name}' is not enrolled any more.")
@@ -106,7 +106,7 @@ def site_init(
     ca: Ca = None,
 ) -> None:
     """Make a site's folder: key pair, policy file and configuration."""
-    from .sites import site
+    from fedreel.sites import site
 
     made = site.init(folder, name or folder.resolve().name, _roles(data), server or "", str(ca or ""))
     typer.echo(f"Made {made.path}: site '{made.config.name}'.")
@@ -123,8 +123,8 @@ def site_check(
     ca: Ca = None,
 ) -> None:
     """Look before anything is sent: data readable, formats right, server reachable, and what a job would take out."""
-    from .sites.check import check
-    from .sites.site import SiteFolder
+    from fedreel.sites.check import check
+    from fedreel.sites.site import SiteFolder
 
     site = SiteFolder.open(folder, _roles(data), server, str(ca) if ca else None)
     if not check(site, recipe, _say):
@@ -142,8 +142,8 @@ def site_start(
     ] = None,
 ) -> None:
     """Run the site until interrupted."""
-    from .sites.node import start
-    from .sites.site import SiteFolder
+    from fedreel.sites.node import start
+    from fedreel.sites.site import SiteFolder
 
     try:
         start(SiteFolder.open(folder, _roles(data), server, str(ca.resolve()) if ca else None), _say, node_user)
@@ -153,7 +153,7 @@ def site_start(
 
 def status(folder: ServerPath = Path("server")) -> None:
     """The server, its sites, and the jobs that were submitted."""
-    from .sites.status import show
+    from fedreel.sites.status import show
 
     show(folder, _say)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from .apply.search import Similar
+    from fedreel.apply.search import Similar
 
 SHOWN = 20  # skipped files that are named
 
@@ -33,8 +33,8 @@ def search(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
 ) -> None:
     """Find the videos of a folder that are most like a clip, with a trained model. The folder is looked at once."""
-    from .apply.search import search as start
-    from .apply.show import Shown
+    from fedreel.apply.search import search as start
+    from fedreel.apply.show import Shown
 
     options = {"top": top, "pooling": pooling, "page": page, "json": as_json, "client": client, "device": device}
     try:
@@ -61,7 +61,7 @@ def export(
     client: Client = "",
 ) -> None:
     """Write a trained model's backbone as weights under torchvision's names."""
-    from .apply.export import export as start
+    from fedreel.apply.export import export as start
 
     names = start(run, out, client=client)
     typer.echo(f"{len(names)} tensors of the backbone")

@@ -12,8 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from .errors import RecipeError, nearest
-from .registry import ENGINES, METHODS, TASKS, names
+from fedreel.errors import RecipeError, nearest
+from fedreel.registry import ENGINES, METHODS, TASKS, names
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from .config import load_recipe
-from .report import Entry, write_index
+from fedreel.config import load_recipe
+from fedreel.report import Entry, write_index
 
 # title -> recipe and rounds: a part of each recipe's own, so that all take less than eight minutes on two cores
 DEMOS = {
@@ -21,7 +21,7 @@ DEMOS = {
 
 def demo(out: Path) -> Path:
     """Runs (or, where one was interrupted or finished before, resumes) each job below `out`."""
-    from .core.run import run
+    from fedreel.core.run import run
 
     entries = []
     for title, (name, rounds) in DEMOS.items():

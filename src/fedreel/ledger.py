@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .errors import FedreelError, nearest
+from fedreel.errors import FedreelError, nearest
 
 Row = dict[str, Any]
 

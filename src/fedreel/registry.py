@@ -6,7 +6,7 @@ import importlib
 from importlib.metadata import entry_points
 from typing import Any
 
-from .errors import RecipeError, nearest
+from fedreel.errors import RecipeError, nearest
 
 METHODS = {
     "fedavg": "fedreel.methods.fedavg:FedAvg",

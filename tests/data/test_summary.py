@@ -13,14 +13,7 @@ import pytest
 
 import annotated
 from fedreel.config import DataConfig
-from fedreel.data.summary import (
-    SUMME_CATEGORIES,
-    TVSUM_FRAMES,
-    find_public,
-    find_summary,
-    read_summary,
-    summe_category,
-)
+from fedreel.data.summary import SUMME_CATEGORIES, TVSUM_FRAMES, find_public, find_summary, read_summary, summe_category
 from fedreel.errors import DataError
 
 DATA = Path(os.environ.get("FEDREEL_DATA") or Path(__file__).parents[3] / "shared" / "data") / "summary"

@@ -7,13 +7,7 @@ import torch
 from torch import Tensor
 
 from fedreel.core.training import divergence, smoothed
-from fedreel.models.grounding import (
-    Located,
-    candidates,
-    decode,
-    loss,
-    temporal_distribution,
-)
+from fedreel.models.grounding import Located, candidates, decode, loss, temporal_distribution
 
 T = 12
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..errors import DataError
+from fedreel.errors import DataError
 
 
 def linear_cka(x: Tensor, y: Tensor) -> float:

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import TrainConfig
-from ..core.capture import Recorder
-from ..core.device import seeded
-from ..core.optim import make_optimizer
-from ..core.task import Embeds, Examples, Lesson, Outputs, Tensors
-from ..core.training import check_finite, fit, learning_rate
-from ..data.shards import Shards
-from ..models.classifier import Classifier
-from ..models.r3d import R3D
-from ..tasks.views import Views
-from .retrieval import LabelledSet, clip_features, ten_clips
+from fedreel.analysis.retrieval import LabelledSet, clip_features, ten_clips
+from fedreel.config import TrainConfig
+from fedreel.core.capture import Recorder
+from fedreel.core.device import seeded
+from fedreel.core.optim import make_optimizer
+from fedreel.core.task import Embeds, Examples, Lesson, Outputs, Tensors
+from fedreel.core.training import check_finite, fit, learning_rate
+from fedreel.data.shards import Shards
+from fedreel.models.classifier import Classifier
+from fedreel.models.r3d import R3D
+from fedreel.tasks.views import Views
 
 PROBE = TrainConfig(
     epochs=100,

@@ -7,15 +7,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..config import TrainConfig, load_recipe
-from ..core.device import pick_device
-from ..core.run import Loaded, load
-from ..core.rundir import read_metrics
-from ..core.task import EVERYONE, Studied, studied
-from ..data.picture_population import PicturePopulation
-from ..errors import RunError
-from ..tasks.image import Image
-from .downstream import probe
+from fedreel.analysis.downstream import probe
+from fedreel.config import TrainConfig, load_recipe
+from fedreel.core.device import pick_device
+from fedreel.core.run import Loaded, load
+from fedreel.core.rundir import read_metrics
+from fedreel.core.task import EVERYONE, Studied, studied
+from fedreel.data.picture_population import PicturePopulation
+from fedreel.errors import RunError
+from fedreel.tasks.image import Image
 
 Metrics = dict[str, float]
 

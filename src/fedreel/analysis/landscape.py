@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..errors import DataError
+from fedreel.errors import DataError
 
 Array = np.ndarray
 Loss = Callable[[nn.Module], float]  # or any other number of a model; always on the same batches, changed the same way

@@ -8,13 +8,13 @@ from typing import cast
 import numpy as np
 import torch
 
-from ..config import Recipe, load_recipe
-from ..core.job import make_task
-from ..core.run import load
-from ..core.rundir import read_metrics
-from ..data.moments.examples import Moments
-from ..data.moments.population import MomentPopulation
-from .moments import THRESHOLDS, prior_only, recalls
+from fedreel.analysis.moments import THRESHOLDS, prior_only, recalls
+from fedreel.config import Recipe, load_recipe
+from fedreel.core.job import make_task
+from fedreel.core.run import load
+from fedreel.core.rundir import read_metrics
+from fedreel.data.moments.examples import Moments
+from fedreel.data.moments.population import MomentPopulation
 
 Metrics = dict[str, float]
 AT_ONCE = 256

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..errors import DataError
+from fedreel.errors import DataError
 
 Array = np.ndarray
 

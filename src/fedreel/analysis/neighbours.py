@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..errors import DataError
+from fedreel.errors import DataError
 
 Labels = Tensor | Sequence[int]
 

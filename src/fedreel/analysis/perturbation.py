@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from ..core.task import Embeds
-from .landscape import mean_perturbed_loss
-from .neighbours import recall_at
-from .retrieval import LabelledSet, Pooling, video_features
+from fedreel.analysis.landscape import mean_perturbed_loss
+from fedreel.analysis.neighbours import recall_at
+from fedreel.analysis.retrieval import LabelledSet, Pooling, video_features
+from fedreel.core.task import Embeds
 
 SIZES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 SEEDS = (0, 1, 2)

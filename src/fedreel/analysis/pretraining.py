@@ -11,22 +11,22 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..config import DataConfig, Recipe, load_recipe
-from ..core.device import pick_device
-from ..core.run import Loaded, load
-from ..core.rundir import read_metrics
-from ..core.state import PrivateStore
-from ..core.task import Examples
-from ..data.clips import open_clips
-from ..data.windows import Windows
-from ..errors import DataError, RunError
-from ..report.matrices import Matrix, write_matrices
-from ..tasks.pretrain import Pretrain
-from ..tasks.views import Views
-from .downstream import TUNE, fine_tune, linear_probe, shortened, top1
-from .landscape import landscape, sharpness
-from .perturbation import perturbed_retrieval
-from .retrieval import LabelledSet, Pooling, labelled_set, retrieval
+from fedreel.analysis.downstream import TUNE, fine_tune, linear_probe, shortened, top1
+from fedreel.analysis.landscape import landscape, sharpness
+from fedreel.analysis.perturbation import perturbed_retrieval
+from fedreel.analysis.retrieval import LabelledSet, Pooling, labelled_set, retrieval
+from fedreel.config import DataConfig, Recipe, load_recipe
+from fedreel.core.device import pick_device
+from fedreel.core.run import Loaded, load
+from fedreel.core.rundir import read_metrics
+from fedreel.core.state import PrivateStore
+from fedreel.core.task import Examples
+from fedreel.data.clips import open_clips
+from fedreel.data.windows import Windows
+from fedreel.errors import DataError, RunError
+from fedreel.report.matrices import Matrix, write_matrices
+from fedreel.tasks.pretrain import Pretrain
+from fedreel.tasks.views import Views
 
 Metrics = dict[str, float]
 

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.task import Embeds
-from ..data.excerpts import excerpt_frames
-from ..data.shards import Shards
-from ..errors import DataError
-from .neighbours import recall_at
+from fedreel.analysis.neighbours import recall_at
+from fedreel.core.task import Embeds
+from fedreel.data.excerpts import excerpt_frames
+from fedreel.data.shards import Shards
+from fedreel.errors import DataError
 
 Pooling = Literal["mean", "grid"]
 

@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..config import load_recipe
-from ..core.run import Loaded, load
-from ..core.rundir import read_metrics
-from ..data.skeleton.population import SkeletonPopulation
-from ..models.skeleton import BLOCKS, SkeletonBackbone
-from ..models.topology import COEFFICIENTS, INFLECTED, UNIQUE
-from ..report.matrices import Matrix, write_matrices
-from ..tasks.skeleton import SkeletonRecognition
-from .cka import linear_cka
-from .landscape import landscape, sharpness
-from .neighbours import knn_accuracy
+from fedreel.analysis.cka import linear_cka
+from fedreel.analysis.landscape import landscape, sharpness
+from fedreel.analysis.neighbours import knn_accuracy
+from fedreel.config import load_recipe
+from fedreel.core.run import Loaded, load
+from fedreel.core.rundir import read_metrics
+from fedreel.data.skeleton.population import SkeletonPopulation
+from fedreel.models.skeleton import BLOCKS, SkeletonBackbone
+from fedreel.models.topology import COEFFICIENTS, INFLECTED, UNIQUE
+from fedreel.report.matrices import Matrix, write_matrices
+from fedreel.tasks.skeleton import SkeletonRecognition
 
 Metrics = dict[str, float]
 NEIGHBOURS = (1, 5, 20)

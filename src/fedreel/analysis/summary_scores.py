@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..errors import DataError
+from fedreel.errors import DataError
 
 Array = np.ndarray
 Knapsack = Callable[[Array, Array, int], Iterable[int]]  # values, weights, capacity -> indices of the chosen
@@ -181,7 +181,7 @@ def spearman_rho(x: Array, y: Array) -> float:
 
 
 def _kernel() -> Knapsack:
-    from ..kernels.knapsack import knapsack
+    from fedreel.kernels.knapsack import knapsack
 
     return knapsack
 

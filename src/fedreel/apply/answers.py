@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ..core.files import write_atomic
-from ..core.rundir import read_metrics
-from ..core.server import GLOBAL
-from ..core.state import PrivateStore
-from ..data import pictures, video
-from ..errors import DataError, RunError, nearest
+from fedreel.core.files import write_atomic
+from fedreel.core.rundir import read_metrics
+from fedreel.core.server import GLOBAL
+from fedreel.core.state import PrivateStore
+from fedreel.data import pictures, video
+from fedreel.errors import DataError, RunError, nearest
 
 Ranking = list[tuple[str, float]]  # classes with their probabilities, the likeliest first
 SKELETONS = frozenset((".skeleton", ".mat", ".npz"))

@@ -17,8 +17,8 @@ from av.filter import Graph
 from av.video.format import VideoFormat
 from av.video.reformatter import VideoReformatter
 
-from ..errors import DataError
-from .frames import Film, Span, Tell, Timeline, reason, some
+from fedreel.apply.frames import Film, Span, Tell, Timeline, reason, some
+from fedreel.errors import DataError
 
 RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)  # what AAC can have
 FINEST = 100_000  # ticks a second; players do not all take finer ones

@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 import torch
 
-from ..core.device import pick_device
-from ..data.excerpts import EXCERPTS
-from ..data.feature_networks import fingerprint, load_embedding
-from ..errors import RecipeError, RunError, nearest
-from .excerpts import Excerpts, excerpts
+from fedreel.apply.excerpts import Excerpts, excerpts
+from fedreel.core.device import pick_device
+from fedreel.data.excerpts import EXCERPTS
+from fedreel.data.feature_networks import fingerprint, load_embedding
+from fedreel.errors import RecipeError, RunError, nearest
 
 Pooling = Literal["mean", "grid"]
 POOLINGS: tuple[Pooling, ...] = ("mean", "grid")

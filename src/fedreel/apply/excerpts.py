@@ -13,9 +13,9 @@ import av
 import numpy as np
 from av.video.reformatter import VideoReformatter
 
-from ..data.excerpts import excerpt_frames
-from ..data.video import UNSTATED_FPS, reason, rgb, unreadable
-from .frames import Film, Span, Timeline, opened, some
+from fedreel.apply.frames import Film, Span, Timeline, opened, some
+from fedreel.data.excerpts import excerpt_frames
+from fedreel.data.video import UNSTATED_FPS, reason, rgb, unreadable
 
 Which = Callable[[int], np.ndarray]  # the number of frames -> the numbers of those that are wanted
 Picture = Callable[[Any, Fraction], np.ndarray]  # a decoded frame and its pixels' width by height -> RGB

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from ..core.files import write_atomic
-from ..core.run import load
-from ..data.feature_networks import own_model
-from ..errors import DataError, RunError
-from ..models.classifier import export_torchvision
-from ..models.r3d import R3D
-from ..models.resnet import ResNet
+from fedreel.core.files import write_atomic
+from fedreel.core.run import load
+from fedreel.data.feature_networks import own_model
+from fedreel.errors import DataError, RunError
+from fedreel.models.classifier import export_torchvision
+from fedreel.models.r3d import R3D
+from fedreel.models.resnet import ResNet
 
 
 def export(model: Path | str, out: Path | str, *, client: str = "") -> list[str]:

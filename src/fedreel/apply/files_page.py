@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from ..data.pictures import FORMATS, decode
-from ..data.shards import spaced
-from ..report.markup import Html, count, el, number, short, table
-from ..report.shell import document, section
-from .answers import Ranking
-from .skeleton_page import STYLE as RANKING
-from .skeleton_page import percent
+from fedreel.apply.answers import Ranking
+from fedreel.apply.skeleton_page import STYLE as RANKING
+from fedreel.apply.skeleton_page import percent
+from fedreel.data.pictures import FORMATS, decode
+from fedreel.data.shards import spaced
+from fedreel.report.markup import Html, count, el, number, short, table
+from fedreel.report.shell import document, section
 
 if TYPE_CHECKING:
-    from .recognize_files import Album, FileRecognition
+    from fedreel.apply.recognize_files import Album, FileRecognition
 
 LARGE, SMALL = 640, 240  # pixels of the longer side of a picture, alone and among others
 COARSE = 100  # smaller images are enlarged without making them smooth

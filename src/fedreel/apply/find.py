@@ -17,23 +17,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.device import pick_device
-from ..core.files import write_atomic
-from ..core.run import Loaded, load
-from ..core.rundir import read_metrics
-from ..core.server import GLOBAL
-from ..core.state import PrivateStore
-from ..data.features import Features, make_features, same_features
-from ..data.moments.features import pooled
-from ..data.moments.text import Words, tokens
-from ..errors import DataError, FedreelError, RecipeError, RunError, nearest
-from ..models.grounding import Grounder
-from ..tasks.moments import MomentRetrieval
-from .cut import cut
-from .frames import Span, Tell, Timeline
-from .summarize import Steps, look
-from .timeline import draw_page, thumbnails
-from .wishes import check_places, check_task, only_client
+from fedreel.apply.cut import cut
+from fedreel.apply.frames import Span, Tell, Timeline
+from fedreel.apply.summarize import Steps, look
+from fedreel.apply.timeline import draw_page, thumbnails
+from fedreel.apply.wishes import check_places, check_task, only_client
+from fedreel.core.device import pick_device
+from fedreel.core.files import write_atomic
+from fedreel.core.run import Loaded, load
+from fedreel.core.rundir import read_metrics
+from fedreel.core.server import GLOBAL
+from fedreel.core.state import PrivateStore
+from fedreel.data.features import Features, make_features, same_features
+from fedreel.data.moments.features import pooled
+from fedreel.data.moments.text import Words, tokens
+from fedreel.errors import DataError, FedreelError, RecipeError, RunError, nearest
+from fedreel.models.grounding import Grounder
+from fedreel.tasks.moments import MomentRetrieval
 
 
 @dataclass(frozen=True)

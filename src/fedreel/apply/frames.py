@@ -13,8 +13,8 @@ import av
 import numpy as np
 from av.stream import Disposition
 
-from ..data.video import UNSTATED_FPS, reason, unreadable
-from ..errors import DataError
+from fedreel.data.video import UNSTATED_FPS, reason, unreadable
+from fedreel.errors import DataError
 
 Span = tuple[int, int]  # first and last frame
 Tell = Callable[[str, float], None]  # what is being done, and which share of it is done

@@ -12,17 +12,17 @@ from urllib.parse import quote
 import numpy as np
 from av.video.reformatter import VideoReformatter
 
-from ..data.shards import spaced
-from ..data.video import rgb
-from ..errors import DataError
-from ..report.markup import Html, count, duration, el, quantity, short, table
-from ..report.shell import document, section
-from .excerpts import chosen, shape
-from .storyboard import STYLE as BOARD
-from .storyboard import image, jpeg, relative
+from fedreel.apply.excerpts import chosen, shape
+from fedreel.apply.storyboard import STYLE as BOARD
+from fedreel.apply.storyboard import image, jpeg, relative
+from fedreel.data.shards import spaced
+from fedreel.data.video import rgb
+from fedreel.errors import DataError
+from fedreel.report.markup import Html, count, duration, el, quantity, short, table
+from fedreel.report.shell import document, section
 
 if TYPE_CHECKING:
-    from .search import Hit, Similar
+    from fedreel.apply.search import Hit, Similar
 
 WIDE, HIGH = 240, 180  # a picture fits into this
 PICTURES = 3

@@ -16,12 +16,12 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from ..data.cache import cache_folder
-from ..errors import DataError
-from .cut import whole
-from .embed import Embedder
-from .excerpts import Excerpts
-from .frames import Tell
+from fedreel.apply.cut import whole
+from fedreel.apply.embed import Embedder
+from fedreel.apply.excerpts import Excerpts
+from fedreel.apply.frames import Tell
+from fedreel.data.cache import cache_folder
+from fedreel.errors import DataError
 
 VERSION = 1
 OFTEN, SHARE = 50, 20  # saved after so many new files, but no more than one in SHARE of those that are there

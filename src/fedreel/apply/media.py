@@ -11,13 +11,13 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from ..core.processes import cores
-from ..data import pictures, video
-from ..data.lists import Clip, videos
-from ..data.shards import build
-from ..errors import DataError, RunError
-from ..tasks.image import Image
-from ..tasks.recognition import Recognition
+from fedreel.core.processes import cores
+from fedreel.data import pictures, video
+from fedreel.data.lists import Clip, videos
+from fedreel.data.shards import build
+from fedreel.errors import DataError, RunError
+from fedreel.tasks.image import Image
+from fedreel.tasks.recognition import Recognition
 
 AHEAD = 32  # videos that may wait in memory for the network
 

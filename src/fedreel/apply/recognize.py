@@ -11,20 +11,30 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core.device import pick_device
-from ..core.run import Loaded, load
-from ..data.skeleton.joints import Joints, find_joints, mapping
-from ..data.skeleton.motions import read_motion
-from ..data.skeleton.prepare import prepare
-from ..errors import DataError, RecipeError
-from ..tasks.image import Image
-from ..tasks.recognition import Recognition as Videos
-from ..tasks.skeleton import SkeletonRecognition
-from .answers import Ranking, check_client, class_lists, kind, model_for, numbered, ranked, ranking_lines, write_all
-from .recognize_files import Album, FileRecognition, recognize_files
-from .skeleton_gif import draw_gif
-from .skeleton_page import draw_page, figure
-from .wishes import check_places, check_task, only_client
+from fedreel.apply.answers import (
+    Ranking,
+    check_client,
+    class_lists,
+    kind,
+    model_for,
+    numbered,
+    ranked,
+    ranking_lines,
+    write_all,
+)
+from fedreel.apply.recognize_files import Album, FileRecognition, recognize_files
+from fedreel.apply.skeleton_gif import draw_gif
+from fedreel.apply.skeleton_page import draw_page, figure
+from fedreel.apply.wishes import check_places, check_task, only_client
+from fedreel.core.device import pick_device
+from fedreel.core.run import Loaded, load
+from fedreel.data.skeleton.joints import Joints, find_joints, mapping
+from fedreel.data.skeleton.motions import read_motion
+from fedreel.data.skeleton.prepare import prepare
+from fedreel.errors import DataError, RecipeError
+from fedreel.tasks.image import Image
+from fedreel.tasks.recognition import Recognition as Videos
+from fedreel.tasks.skeleton import SkeletonRecognition
 
 NAMES = "skeleton, image or recognition"  # tasks whose models recognise something
 KINECT = 30.0  # frames a second of all recordings that are not in an .npz file

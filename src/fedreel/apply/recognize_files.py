@@ -11,14 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core.run import Loaded, load
-from ..core.server import GLOBAL
-from ..core.task import Task
-from ..data.shards import Broken
-from ..errors import DataError, RunError
-from ..tasks.image import Image
-from ..tasks.recognition import Recognition
-from .answers import (
+from fedreel.apply.answers import (
     Ranking,
     check_client,
     class_lists,
@@ -30,9 +23,16 @@ from .answers import (
     ranking_lines,
     write_all,
 )
-from .files_page import SHOWN, draw_album, draw_file
-from .media import Medium, Seen, medium_of
-from .wishes import only_client
+from fedreel.apply.files_page import SHOWN, draw_album, draw_file
+from fedreel.apply.media import Medium, Seen, medium_of
+from fedreel.apply.wishes import only_client
+from fedreel.core.run import Loaded, load
+from fedreel.core.server import GLOBAL
+from fedreel.core.task import Task
+from fedreel.data.shards import Broken
+from fedreel.errors import DataError, RunError
+from fedreel.tasks.image import Image
+from fedreel.tasks.recognition import Recognition
 
 NAMED = 20  # skipped files that a terminal gets to see
 OF_VIDEOS = ("frames", "fault")  # what an image does not have

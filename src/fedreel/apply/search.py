@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from ..core.files import write_atomic
-from ..data import lists
-from ..data.shards import Broken
-from ..errors import DataError, RecipeError
-from .embed import Embedder
-from .frames import Tell
-from .gallery import draw_page
-from .index import Index
-from .wishes import check_places
+from fedreel.apply.embed import Embedder
+from fedreel.apply.frames import Tell
+from fedreel.apply.gallery import draw_page
+from fedreel.apply.index import Index
+from fedreel.apply.wishes import check_places
+from fedreel.core.files import write_atomic
+from fedreel.data import lists
+from fedreel.data.shards import Broken
+from fedreel.errors import DataError, RecipeError
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import av
 import numpy as np
 
-from .skeleton_page import HOLD, Figure
+from fedreel.apply.skeleton_page import HOLD, Figure
 
 PAPER = (251, 250, 248)
 COLOURS = ((0, 114, 178), (213, 94, 0))  # of the first and the second body, as on the page

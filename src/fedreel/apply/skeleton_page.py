@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..data.skeleton.joints import Joints
-from ..data.skeleton.prepare import filled
-from ..data.skeleton.recordings import present
-from ..errors import DataError
-from ..report.markup import Html, count, duration, el, number, short, table
-from ..report.shell import document, section
+from fedreel.data.skeleton.joints import Joints
+from fedreel.data.skeleton.prepare import filled
+from fedreel.data.skeleton.recordings import present
+from fedreel.errors import DataError
+from fedreel.report.markup import Html, count, duration, el, number, short, table
+from fedreel.report.shell import document, section
 
 if TYPE_CHECKING:
-    from .recognize import Recognition
+    from fedreel.apply.recognize import Recognition
 
 WIDE, HIGH, EDGE = 620.0, 440.0, 26.0  # the bodies fit into this, with room around them
 KEYS, POINTS = 120, 12_000  # at most so many key frames, and places of joints in all of them

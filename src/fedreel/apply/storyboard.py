@@ -15,13 +15,13 @@ import av
 import numpy as np
 from av.video.reformatter import VideoReformatter
 
-from ..data.video import rgb
-from ..report.markup import Html, count, duration, el, escape, join, number, quantity, score, short, table
-from ..report.shell import document, save, section
-from .frames import Timeline
+from fedreel.apply.frames import Timeline
+from fedreel.data.video import rgb
+from fedreel.report.markup import Html, count, duration, el, escape, join, number, quantity, score, short, table
+from fedreel.report.shell import document, save, section
 
 if TYPE_CHECKING:
-    from .summarize import Shot, Summary
+    from fedreel.apply.summarize import Shot, Summary
 
 WIDE, HIGH = 360, 270  # a picture fits into this
 SIDE = 1000  # the drawing is SIDE x SIDE and stretched to its frame; strokes do not stretch

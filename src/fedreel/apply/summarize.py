@@ -14,25 +14,25 @@ import numpy as np
 import torch
 from av.video.reformatter import VideoReformatter
 
-from ..analysis.summary_scores import RATIO, shot_scores
-from ..config import make_recipe
-from ..core.device import pick_device
-from ..core.files import write_atomic
-from ..core.job import make_method
-from ..core.run import Loaded, load
-from ..core.server import GLOBAL
-from ..data.features import STEPS_AT_ONCE, Features, checked, make_features, same_features
-from ..data.shards import spaced
-from ..data.video import rgb
-from ..errors import DataError, FedreelError, RecipeError, RunError
-from ..kernels.dtw import dtw
-from ..kernels.knapsack import knapsack
-from ..kernels.kts import frame_segments, kts
-from ..tasks.summary import Summary as SummaryTask
-from .cut import cut
-from .frames import Film, Span, Tell, Timeline, some
-from .storyboard import Thumbnails, write_storyboard
-from .wishes import check_places, check_task
+from fedreel.analysis.summary_scores import RATIO, shot_scores
+from fedreel.apply.cut import cut
+from fedreel.apply.frames import Film, Span, Tell, Timeline, some
+from fedreel.apply.storyboard import Thumbnails, write_storyboard
+from fedreel.apply.wishes import check_places, check_task
+from fedreel.config import make_recipe
+from fedreel.core.device import pick_device
+from fedreel.core.files import write_atomic
+from fedreel.core.job import make_method
+from fedreel.core.run import Loaded, load
+from fedreel.core.server import GLOBAL
+from fedreel.data.features import STEPS_AT_ONCE, Features, checked, make_features, same_features
+from fedreel.data.shards import spaced
+from fedreel.data.video import rgb
+from fedreel.errors import DataError, FedreelError, RecipeError, RunError
+from fedreel.kernels.dtw import dtw
+from fedreel.kernels.knapsack import knapsack
+from fedreel.kernels.kts import frame_segments, kts
+from fedreel.tasks.summary import Summary as SummaryTask
 
 AUTO = "auto"
 BLOCK = 2048  # steps that are scored and segmented at a time: what both need grows with the square of it

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from ..report.markup import Html, count, duration, el, escape, join, quantity, short, table
-from ..report.shell import document, section
-from .frames import Timeline, some
-from .skeleton_page import percent
-from .storyboard import SIDE, Thumbnails, clock, image, relative, times
-from .storyboard import STYLE as BOARD
+from fedreel.apply.frames import Timeline, some
+from fedreel.apply.skeleton_page import percent
+from fedreel.apply.storyboard import SIDE, Thumbnails, clock, image, relative, times
+from fedreel.apply.storyboard import STYLE as BOARD
+from fedreel.report.markup import Html, count, duration, el, escape, join, quantity, short, table
+from fedreel.report.shell import document, section
 
 if TYPE_CHECKING:
-    from .find import Found, Moment
+    from fedreel.apply.find import Found, Moment
 
 LANE = 2.1  # rem: the height of a moment's bar with the room around it
 STYLE = """

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ..core.run import Loaded
-from ..core.task import Task
-from ..errors import DataError, RunError
+from fedreel.core.run import Loaded
+from fedreel.core.task import Task
+from fedreel.errors import DataError, RunError
 
 T = TypeVar("T", bound=Task)
 COMMANDS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from .update import TRAIN, Failure, Order, Update
-from .weights import Layout, Weights
+from fedreel.core.update import TRAIN, Failure, Order, Update
+from fedreel.core.weights import Layout, Weights
 
 COUNTS = ("samples", "frames", "n")  # numbers that cannot be negative
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from .weights import Layout, Weights
+from fedreel.core.weights import Layout, Weights
 
 
 class Aggregator(Protocol):

@@ -7,9 +7,9 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from .method import Method
-from .task import Examples, Task, studied
-from .weights import Layout, Weights, bind
+from fedreel.core.method import Method
+from fedreel.core.task import Examples, Task, studied
+from fedreel.core.weights import Layout, Weights, bind
 
 
 class Blueprint:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .task import Batch
+from fedreel.core.task import Batch
 
 WORTH = 6  # further batches of one form from which recording pays: it costs about as much as two steps in Python
 MOST = 32  # recordings kept

@@ -13,10 +13,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..errors import RunError
-from .files import new_folder
-from .server import Progress
-from .weights import Layout, TensorInfo, Weights
+from fedreel.core.files import new_folder
+from fedreel.core.server import Progress
+from fedreel.core.weights import Layout, TensorInfo, Weights
+from fedreel.errors import RunError
 
 _KEEP = 2
 

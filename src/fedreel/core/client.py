@@ -10,18 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..config import TrainConfig
-from ..errors import FedreelError, nearest
-from .blueprint import Blueprint
-from .capture import Recorder
-from .exchange import Door, Ledger, Policy, check_kinds
-from .method import Method
-from .optim import make_optimizer
-from .state import PrivateStore, State
-from .task import EVERYONE, Batch, ClientData, Population, Task
-from .training import Pause, Term, check_finite, fit, learning_rate
-from .update import EVALUATE, TRAIN, Order, Update, Value
-from .weights import TensorInfo, Weights, still_bound
+from fedreel.config import TrainConfig
+from fedreel.core.blueprint import Blueprint
+from fedreel.core.capture import Recorder
+from fedreel.core.exchange import Door, Ledger, Policy, check_kinds
+from fedreel.core.method import Method
+from fedreel.core.optim import make_optimizer
+from fedreel.core.state import PrivateStore, State
+from fedreel.core.task import EVERYONE, Batch, ClientData, Population, Task
+from fedreel.core.training import Pause, Term, check_finite, fit, learning_rate
+from fedreel.core.update import EVALUATE, TRAIN, Order, Update, Value
+from fedreel.core.weights import TensorInfo, Weights, still_bound
+from fedreel.errors import FedreelError, nearest
 
 _OPTIMIZER = "optimizer/"
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ..errors import RunError
+from fedreel.errors import RunError
 
 
 def pick_device(name: str) -> torch.device:

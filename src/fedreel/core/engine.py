@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .update import Failure, Order, Update
+from fedreel.core.update import Failure, Order, Update
 
 if TYPE_CHECKING:
-    from .blueprint import Blueprint
-    from .job import Job
+    from fedreel.core.blueprint import Blueprint
+    from fedreel.core.job import Job
 
 
 class Engine(Protocol):

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from ..errors import FedreelError, PolicyError, RecipeError, nearest
-from ..ledger import read_ledger
-from .update import Order, Update
-from .weights import Layout, Weights
+from fedreel.core.update import Order, Update
+from fedreel.core.weights import Layout, Weights
+from fedreel.errors import FedreelError, PolicyError, RecipeError, nearest
+from fedreel.ledger import read_ledger
 
 KINDS: dict[str, str] = {
     "name": "the client's name and that its data fit the job",
@@ -56,7 +56,7 @@ class Policy:
 
     @staticmethod
     def read(path: Path) -> Policy:
-        from ..config import build, read_toml
+        from fedreel.config import build, read_toml
 
         table = read_toml(path)
         return build(Policy, table, str(path))

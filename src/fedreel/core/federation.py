@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from ..config import RoundConfig
-from ..errors import RunError
-from .admission import Admission
-from .engine import Engine
-from .method import Method
-from .server import GLOBAL, Progress, Server, Watcher
-from .study import Study
-from .task import Examples, What
-from .update import ASK, EVALUATE, TRAIN, Failure, Order, Update, Value
-from .weights import Weights
+from fedreel.config import RoundConfig
+from fedreel.core.admission import Admission
+from fedreel.core.engine import Engine
+from fedreel.core.method import Method
+from fedreel.core.server import GLOBAL, Progress, Server, Watcher
+from fedreel.core.study import Study
+from fedreel.core.task import Examples, What
+from fedreel.core.update import ASK, EVALUATE, TRAIN, Failure, Order, Update, Value
+from fedreel.core.weights import Weights
+from fedreel.errors import RunError
 
 
 @dataclass

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from ..config import Recipe, build
-from ..errors import RecipeError
-from ..registry import METHODS, TASKS, lookup
-from .client import Worker
-from .exchange import Ledger, Policy
-from .method import Method
-from .state import PrivateStore
-from .study import Study
-from .task import Examples, Population, Task, What, studied
+from fedreel.config import Recipe, build
+from fedreel.core.client import Worker
+from fedreel.core.exchange import Ledger, Policy
+from fedreel.core.method import Method
+from fedreel.core.state import PrivateStore
+from fedreel.core.study import Study
+from fedreel.core.task import Examples, Population, Task, What, studied
+from fedreel.errors import RecipeError
+from fedreel.registry import METHODS, TASKS, lookup
 
 
 @dataclass(frozen=True)

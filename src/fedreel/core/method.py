@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from .exchange import check_kinds
-from .weights import TensorInfo
+from fedreel.core.exchange import check_kinds
+from fedreel.core.weights import TensorInfo
 
 if TYPE_CHECKING:
-    from .client import Client
-    from .federation import Federation
+    from fedreel.core.client import Client
+    from fedreel.core.federation import Federation
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

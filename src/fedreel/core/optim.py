@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ..config import TrainConfig
+from fedreel.config import TrainConfig
 
 
 class Optimizer(Protocol):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
-from ..errors import RunError
+from fedreel.errors import RunError
 
 PATIENCE = 5.0  # seconds
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from .server import Progress, Watcher
+from fedreel.core.server import Progress, Watcher
 
 
 class ProgressLine(Watcher):

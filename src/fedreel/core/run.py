@@ -16,24 +16,24 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from .. import __version__
-from ..config import Recipe, as_table, make_recipe
-from ..errors import RecipeError, RunError, nearest
-from ..registry import ENGINES, lookup
-from ..report import write as write_report
-from .blueprint import Blueprint
-from .device import pick_device
-from .engine import Engine
-from .federation import Federation
-from .files import new_folder
-from .job import Job, make_method, make_study, make_task, resolved
-from .method import Method
-from .progress import ProgressLine
-from .rundir import RunDir, read_summary, room_to_write
-from .server import GLOBAL, Progress, Watcher
-from .state import PrivateStore
-from .task import Task
-from .track import find_trackers
+from fedreel import __version__
+from fedreel.config import Recipe, as_table, make_recipe
+from fedreel.core.blueprint import Blueprint
+from fedreel.core.device import pick_device
+from fedreel.core.engine import Engine
+from fedreel.core.federation import Federation
+from fedreel.core.files import new_folder
+from fedreel.core.job import Job, make_method, make_study, make_task, resolved
+from fedreel.core.method import Method
+from fedreel.core.progress import ProgressLine
+from fedreel.core.rundir import RunDir, read_summary, room_to_write
+from fedreel.core.server import GLOBAL, Progress, Watcher
+from fedreel.core.state import PrivateStore
+from fedreel.core.task import Task
+from fedreel.core.track import find_trackers
+from fedreel.errors import RecipeError, RunError, nearest
+from fedreel.registry import ENGINES, lookup
+from fedreel.report import write as write_report
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ import tomli_w
 import torch
 from safetensors import SafetensorError
 
-from ..config import Recipe, as_table, build, read_toml
-from ..errors import RunError
-from .checkpoint import Checkpoints, Snapshot
-from .files import write_atomic
-from .server import Progress, Watcher
+from fedreel.config import Recipe, as_table, build, read_toml
+from fedreel.core.checkpoint import Checkpoints, Snapshot
+from fedreel.core.files import write_atomic
+from fedreel.core.server import Progress, Watcher
+from fedreel.errors import RunError
 
 
 class RunDir(Watcher):

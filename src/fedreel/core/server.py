@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from ..errors import RunError
-from .blueprint import Blueprint
-from .study import Study
-from .task import Examples, Task, Tensors, What
-from .weights import Weights
+from fedreel.core.blueprint import Blueprint
+from fedreel.core.study import Study
+from fedreel.core.task import Examples, Task, Tensors, What
+from fedreel.core.weights import Weights
+from fedreel.errors import RunError
 
 T = TypeVar("T")
 GLOBAL = "global"

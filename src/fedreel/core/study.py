@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import torch
 
-from ..config import TrainConfig
-from .capture import Recorder
-from .device import seeded
-from .optim import make_optimizer
-from .task import Batch, Examples, Subject
-from .training import check_finite, fit, learning_rate
-from .weights import Layout, Weights, bind
+from fedreel.config import TrainConfig
+from fedreel.core.capture import Recorder
+from fedreel.core.device import seeded
+from fedreel.core.optim import make_optimizer
+from fedreel.core.task import Batch, Examples, Subject
+from fedreel.core.training import check_finite, fit, learning_rate
+from fedreel.core.weights import Layout, Weights, bind
 
 
 class Study:

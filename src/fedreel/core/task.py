@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from ..errors import RecipeError
-from .device import sent
-from .weights import TensorInfo
+from fedreel.core.device import sent
+from fedreel.core.weights import TensorInfo
+from fedreel.errors import RecipeError
 
 Batch = Any
 

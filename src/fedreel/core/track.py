@@ -7,8 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..errors import RecipeError, nearest
-from .server import Progress, Watcher
+from fedreel.core.server import Progress, Watcher
+from fedreel.errors import RecipeError, nearest
 
 
 class Tracker(Watcher):

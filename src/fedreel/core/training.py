@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import TrainConfig
-from ..errors import FedreelError
-from .capture import Recorder, Replayed
-from .optim import Optimizer
-from .task import Batch, Examples, Lesson, Outputs, Studied, Task, Temporal, batch_length
-from .weights import Weights
+from fedreel.config import TrainConfig
+from fedreel.core.capture import Recorder, Replayed
+from fedreel.core.optim import Optimizer
+from fedreel.core.task import Batch, Examples, Lesson, Outputs, Studied, Task, Temporal, batch_length
+from fedreel.core.weights import Weights
+from fedreel.errors import FedreelError
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from .weights import Weights
+from fedreel.core.weights import Weights
 
 Value = bool | int | float | str | Tensor | Weights
 

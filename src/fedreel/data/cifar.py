@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError
+from fedreel.errors import DataError
 
 FILES = ("train", "test", "meta")
 SIDE = 32

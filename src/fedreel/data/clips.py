@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..config import DataConfig, build
-from ..core.partition import PARTITIONERS, IidPartitioner, NaturalIdPartitioner, histogram
-from ..core.task import EVERYONE, ClientData, Examples, Population, Tensors
-from ..errors import DataError, RecipeError, nearest
-from . import lists, playground, shards
-from .cache import cache_folder
+from fedreel.config import DataConfig, build
+from fedreel.core.partition import PARTITIONERS, IidPartitioner, NaturalIdPartitioner, histogram
+from fedreel.core.task import EVERYONE, ClientData, Examples, Population, Tensors
+from fedreel.data import lists, playground, shards
+from fedreel.data.cache import cache_folder
+from fedreel.errors import DataError, RecipeError, nearest
 
 
 class HeldClips(Population):

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..errors import DataError, FedreelError, RecipeError, nearest
-from .cache import cache_folder
-from .shards import spaced
-from .video import Reader, unreadable
+from fedreel.data.cache import cache_folder
+from fedreel.data.shards import spaced
+from fedreel.data.video import Reader, unreadable
+from fedreel.errors import DataError, FedreelError, RecipeError, nearest
 
 STEPS_AT_ONCE = 32  # windows given to the features in one call
 Ends = Callable[[float], Iterator[int]]  # the video's frames per second -> where steps end (the frame not included)
@@ -54,7 +54,7 @@ class Steps(NamedTuple):
 def make_features(name: str) -> Features:
     """Built-in features by name: `plain`, `efficientnet-lite0`, or `run:FOLDER`, the backbone of a finished run."""
     if name.startswith("run:"):
-        from .feature_networks import run_features
+        from fedreel.data.feature_networks import run_features
 
         return run_features(Path(name[4:]).expanduser())
     if name not in FEATURES:
@@ -159,7 +159,7 @@ class Plain:
 
 
 def _efficientnet() -> Features:
-    from .feature_networks import efficientnet_lite0
+    from fedreel.data.feature_networks import efficientnet_lite0
 
     return efficientnet_lite0()
 

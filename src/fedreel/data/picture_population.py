@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..config import DataConfig
-from ..core.partition import NaturalIdPartitioner
-from ..core.task import EVERYONE, ClientData, Population, Tensors
-from ..errors import DataError, RecipeError
-from . import playground
-from .clips import check_training, class_names, make_partitioner
-from .pictures import Pictures, open_pictures
+from fedreel.config import DataConfig
+from fedreel.core.partition import NaturalIdPartitioner
+from fedreel.core.task import EVERYONE, ClientData, Population, Tensors
+from fedreel.data import playground
+from fedreel.data.clips import check_training, class_names, make_partitioner
+from fedreel.data.pictures import Pictures, open_pictures
+from fedreel.errors import DataError, RecipeError
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,14 @@ from typing import IO
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from ..core.files import sync_path
-from ..core.processes import cores
-from ..errors import DataError
-from .archive import extract
-from .cache import cache_folder
-from .cifar import is_cifar, read_cifar
-from .lists import SPLITS, Clip
-from .shards import Broken
+from fedreel.core.files import sync_path
+from fedreel.core.processes import cores
+from fedreel.data.archive import extract
+from fedreel.data.cache import cache_folder
+from fedreel.data.cifar import is_cifar, read_cifar
+from fedreel.data.lists import SPLITS, Clip
+from fedreel.data.shards import Broken
+from fedreel.errors import DataError
 
 VERSION = 1  # raised whenever the same files would give other pixels or labels
 INDEX, PIXELS = "index.json", "images.npy"

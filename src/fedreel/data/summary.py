@@ -11,12 +11,12 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from ..analysis.summary_scores import Truth
-from ..config import DataConfig
-from ..errors import DataError
-from . import lists, playground
-from .cache import cache_folder
-from .features import Features, features_at
+from fedreel.analysis.summary_scores import Truth
+from fedreel.config import DataConfig
+from fedreel.data import lists, playground
+from fedreel.data.cache import cache_folder
+from fedreel.data.features import Features, features_at
+from fedreel.errors import DataError
 
 Array = np.ndarray
 How = Literal["auto", "mean", "max"]

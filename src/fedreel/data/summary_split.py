@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..analysis.summary_scores import RATIO, Truth, summarize
-from ..config import DataConfig
-from ..core.partition import IidPartitioner, NaturalIdPartitioner, Parts, histogram
-from ..core.task import EVERYONE, ClientData, Population
-from ..errors import DataError
-from .clips import check_training, class_names, make_partitioner
-from .summary import SummaryVideo
+from fedreel.analysis.summary_scores import RATIO, Truth, summarize
+from fedreel.config import DataConfig
+from fedreel.core.partition import IidPartitioner, NaturalIdPartitioner, Parts, histogram
+from fedreel.core.task import EVERYONE, ClientData, Population
+from fedreel.data.clips import check_training, class_names, make_partitioner
+from fedreel.data.summary import SummaryVideo
+from fedreel.errors import DataError
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..config import DataConfig
-from ..core.device import sent
-from ..core.task import Tensors
-from .clips import HeldClips
-from .shards import Shards
+from fedreel.config import DataConfig
+from fedreel.core.device import sent
+from fedreel.core.task import Tensors
+from fedreel.data.clips import HeldClips
+from fedreel.data.shards import Shards
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..core.client import Worker
-from ..core.job import Job
-from ..core.training import OutOfTime
-from ..core.update import Failure, Order, Update
-from ..errors import PolicyError
+from fedreel.core.client import Worker
+from fedreel.core.job import Job
+from fedreel.core.training import OutOfTime
+from fedreel.core.update import Failure, Order, Update
+from fedreel.errors import PolicyError
 
 Result = Update | Failure
 

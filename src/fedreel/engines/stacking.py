@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from ..config import TrainConfig
-from ..core.optim import SGD
-from ..core.task import Batch, Task, Tensors, batch_length
-from ..core.weights import Layout, Weights
+from fedreel.config import TrainConfig
+from fedreel.core.optim import SGD
+from fedreel.core.task import Batch, Task, Tensors, batch_length
+from fedreel.core.weights import Layout, Weights
 
 Named = dict[str, Tensor]
 Part = slice | Tensor  # some of the rows

@@ -9,11 +9,11 @@ from contextlib import nullcontext
 
 import torch
 
-from ..core.client import Worker
-from ..core.job import Job
-from ..core.update import Failure, Order, Update
-from ..errors import RecipeError
-from .local import LocalEngine, Result, attempt
+from fedreel.core.client import Worker
+from fedreel.core.job import Job
+from fedreel.core.update import Failure, Order, Update
+from fedreel.engines.local import LocalEngine, Result, attempt
+from fedreel.errors import RecipeError
 
 MOST = 64
 _NAP = 2e-5  # seconds between looks at a GPU that every client waits for

@@ -9,14 +9,14 @@ from functools import cached_property, partial
 
 import torch
 
-from ..core.client import Client, Worker
-from ..core.method import Method
-from ..core.task import Task, Tensors
-from ..core.training import learning_rate
-from ..core.update import TRAIN, Failure, Order, Update
-from ..core.weights import Weights
-from .local import LocalEngine, attempt
-from .stacking import Rows, StackedTraining
+from fedreel.core.client import Client, Worker
+from fedreel.core.method import Method
+from fedreel.core.task import Task, Tensors
+from fedreel.core.training import learning_rate
+from fedreel.core.update import TRAIN, Failure, Order, Update
+from fedreel.core.weights import Weights
+from fedreel.engines.local import LocalEngine, attempt
+from fedreel.engines.stacking import Rows, StackedTraining
 
 MOST_CLIENTS = 64
 MOST_BYTES = 512 * 2**20  # of the stacked models; gradients and momentum take as much again each

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from ..core.client import Client
-from ..core.cluster import k_means
-from ..core.federation import Federation
-from ..core.method import question
-from .communities import Communities, Groups, name_of
+from fedreel.core.client import Client
+from fedreel.core.cluster import k_means
+from fedreel.core.federation import Federation
+from fedreel.core.method import question
+from fedreel.methods.communities import Communities, Groups, name_of
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class CFedVS(Communities):
     @question(distance="derived-number", videos="count", steps="count")
     def distance(self, client: Client, proxy: Tensor) -> dict[str, float]:
         """d_k: how far this client's training videos are from the proxy, on average."""
-        from ..kernels.dtw import distances_to
+        from fedreel.kernels.dtw import distances_to
 
         videos = [v.cpu().numpy() for v in client.data.train.sequences]  # type: ignore[attr-defined]
         found = distances_to(videos, proxy.numpy(), cost=self.cost, normalize=self.normalize)

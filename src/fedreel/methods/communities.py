@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..config import check_ranges
-from ..core.aggregate import Aggregator
-from ..core.federation import Federation
-from ..core.server import GLOBAL
-from ..core.weights import Weights
-from .fedavg import Averaging
+from fedreel.config import check_ranges
+from fedreel.core.aggregate import Aggregator
+from fedreel.core.federation import Federation
+from fedreel.core.server import GLOBAL
+from fedreel.core.weights import Weights
+from fedreel.methods.fedavg import Averaging
 
 Groups = dict[str, int]  # client -> community
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.federation import Federation
-from ..core.method import Method
+from fedreel.core.federation import Federation
+from fedreel.core.method import Method
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.federation import Federation
-from ..core.method import Method
-from ..core.task import EVERYONE
-from ..core.weights import TensorInfo
+from fedreel.core.federation import Federation
+from fedreel.core.method import Method
+from fedreel.core.task import EVERYONE
+from fedreel.core.weights import TensorInfo
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.client import Client
-from ..core.federation import Federation
-from ..core.training import proximal
-from .fedavg import Averaging
+from fedreel.core.client import Client
+from fedreel.core.federation import Federation
+from fedreel.core.training import proximal
+from fedreel.methods.fedavg import Averaging
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from ..core.aggregate import Aggregator, Krum, Mean, Median, TrimmedMean
-from ..core.federation import Federation
-from ..core.method import Method
-from ..core.update import Update
-from ..core.weights import Weights
+from fedreel.core.aggregate import Aggregator, Krum, Mean, Median, TrimmedMean
+from fedreel.core.federation import Federation
+from fedreel.core.method import Method
+from fedreel.core.update import Update
+from fedreel.core.weights import Weights
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.weights import TensorInfo
-from .fedavg import FedAvg
+from fedreel.core.weights import TensorInfo
+from fedreel.methods.fedavg import FedAvg
 
 
 @dataclass(frozen=True)

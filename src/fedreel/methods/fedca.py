@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..config import check_ranges
-from ..core.aggregate import Mean
-from ..core.client import Client
-from ..core.federation import Federation
-from ..core.method import question
-from ..core.task import studied
-from ..core.training import alignment, more_negatives
-from .fedsimclr import FedSimCLR
+from fedreel.config import check_ranges
+from fedreel.core.aggregate import Mean
+from fedreel.core.client import Client
+from fedreel.core.federation import Federation
+from fedreel.core.method import question
+from fedreel.core.task import studied
+from fedreel.core.training import alignment, more_negatives
+from fedreel.methods.fedsimclr import FedSimCLR
 
 
 @dataclass(frozen=True)

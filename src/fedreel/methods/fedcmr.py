@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.aggregate import Mean
-from ..core.client import Client
-from ..core.federation import Federation
-from ..core.method import Method, question
-from ..core.task import temporal
-from ..core.weights import TensorInfo
+from fedreel.core.aggregate import Mean
+from fedreel.core.client import Client
+from fedreel.core.federation import Federation
+from fedreel.core.method import Method, question
+from fedreel.core.task import temporal
+from fedreel.core.weights import TensorInfo
 
 ENCODERS = ("backbone.project.", "backbone.positions", "backbone.video.", "backbone.sentence.")
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.aggregate import Mean
-from ..core.cluster import k_means
-from ..core.federation import Federation
-from ..core.weights import Weights
-from .communities import Communities, Groups, name_of
+from fedreel.core.aggregate import Mean
+from fedreel.core.cluster import k_means
+from fedreel.core.federation import Federation
+from fedreel.core.weights import Weights
+from fedreel.methods.communities import Communities, Groups, name_of
 
 
 @dataclass(frozen=True)

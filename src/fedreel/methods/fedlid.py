@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, ClassVar, Literal
 
-from ..config import check_ranges
-from ..core.aggregate import Mean
-from ..core.client import Client
-from ..core.federation import Federation
-from ..core.method import Method
-from ..core.weights import TensorInfo, Weights
-from ..errors import RecipeError
+from fedreel.config import check_ranges
+from fedreel.core.aggregate import Mean
+from fedreel.core.client import Client
+from fedreel.core.federation import Federation
+from fedreel.core.method import Method
+from fedreel.core.weights import TensorInfo, Weights
+from fedreel.errors import RecipeError
 
 
 @dataclass(frozen=True)

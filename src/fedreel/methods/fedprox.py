@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.client import Client
-from ..core.training import proximal
-from .fedavg import FedAvg
+from fedreel.core.client import Client
+from fedreel.core.training import proximal
+from fedreel.methods.fedavg import FedAvg
 
 
 @dataclass(frozen=True)

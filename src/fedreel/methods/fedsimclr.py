@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.federation import Federation
-from ..core.task import studied
-from .fedavg import FedAvg
+from fedreel.core.federation import Federation
+from fedreel.core.task import studied
+from fedreel.methods.fedavg import FedAvg
 
 
 @dataclass(frozen=True)

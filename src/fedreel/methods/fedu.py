@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.client import Client
-from ..core.weights import TensorInfo
-from .fedavg import FedAvg
+from fedreel.core.client import Client
+from fedreel.core.weights import TensorInfo
+from fedreel.methods.fedavg import FedAvg
 
 _HEAD = "predictor/"
 

@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..config import check_ranges
-from ..core.aggregate import Mean
-from ..core.client import Client
-from ..core.federation import Federation
-from ..core.method import Method, question
-from ..core.task import Tensors, temporal
-from ..core.training import distribution_gap, smoothed
-from ..core.update import Update
-from ..core.weights import Weights
+from fedreel.config import check_ranges
+from fedreel.core.aggregate import Mean
+from fedreel.core.client import Client
+from fedreel.core.federation import Federation
+from fedreel.core.method import Method, question
+from fedreel.core.task import Tensors, temporal
+from fedreel.core.training import distribution_gap, smoothed
+from fedreel.core.update import Update
+from fedreel.core.weights import Weights
 
 
 @dataclass(frozen=True)

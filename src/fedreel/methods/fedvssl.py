@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..config import check_ranges
-from ..core.aggregate import Mean
-from ..core.federation import Federation
-from ..core.method import Method
-from ..core.weights import TensorInfo, Weights
+from fedreel.config import check_ranges
+from fedreel.core.aggregate import Mean
+from fedreel.core.federation import Federation
+from fedreel.core.method import Method
+from fedreel.core.weights import TensorInfo, Weights
 
 
 @dataclass(frozen=True)

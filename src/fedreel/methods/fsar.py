@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..config import check_ranges
-from ..core.client import Client
-from ..core.training import multi_grain, proximal
-from ..core.weights import TensorInfo
-from .fedagm import FedAGM
+from fedreel.config import check_ranges
+from fedreel.core.client import Client
+from fedreel.core.training import multi_grain, proximal
+from fedreel.core.weights import TensorInfo
+from fedreel.methods.fedagm import FedAGM
 
 
 @dataclass(frozen=True)

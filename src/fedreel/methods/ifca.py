@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ..config import check_ranges
-from ..core.aggregate import Aggregator
-from ..core.client import Client
-from ..core.federation import Federation
-from ..core.method import question
-from ..core.update import Update
-from ..core.weights import Weights
-from .communities import name_of, renew
-from .fedavg import Averaging
+from fedreel.config import check_ranges
+from fedreel.core.aggregate import Aggregator
+from fedreel.core.client import Client
+from fedreel.core.federation import Federation
+from fedreel.core.method import question
+from fedreel.core.update import Update
+from fedreel.core.weights import Weights
+from fedreel.methods.communities import name_of, renew
+from fedreel.methods.fedavg import Averaging
 
 
 @dataclass(frozen=True)

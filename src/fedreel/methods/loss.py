@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .fedavg import FedAvg
+from fedreel.methods.fedavg import FedAvg
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.client import Client
-from ..core.training import model_contrastive
-from .fedavg import FedAvg
+from fedreel.core.client import Client
+from fedreel.core.training import model_contrastive
+from fedreel.methods.fedavg import FedAvg
 
 _PREVIOUS = "previous/"
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .graph import subsets
-from .skeleton import Pointwise, Skeleton, SkeletonBackbone, Topologies
-from .stgcn import LAST, WIDTHS
-from .temporal import Branches, check_width, shortcut, start
-from .topology import Kind
+from fedreel.models.graph import subsets
+from fedreel.models.skeleton import Pointwise, Skeleton, SkeletonBackbone, Topologies
+from fedreel.models.stgcn import LAST, WIDTHS
+from fedreel.models.temporal import Branches, check_width, shortcut, start
+from fedreel.models.topology import Kind
 
 KERNEL, DILATIONS = 5, (1, 2)  # of the temporal convolutions
 REDUCTION = 8  # channels for each one that relations between joints are made of

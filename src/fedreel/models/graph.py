@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.skeleton.joints import Bones, adjacency, hops
+from fedreel.data.skeleton.joints import Bones, adjacency, hops
 
 __all__ = ["Bones", "Partition", "adjacency", "hops", "scales", "subsets"]
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import DataError, RecipeError, nearest
-from .grounding_heads import HEADS, Located, candidates, decode, loss, temporal_distribution
-from .summarizers import TwoWayLSTM
+from fedreel.errors import DataError, RecipeError, nearest
+from fedreel.models.grounding_heads import HEADS, Located, candidates, decode, loss, temporal_distribution
+from fedreel.models.summarizers import TwoWayLSTM
 
 __all__ = [
     "Grounder",

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .graph import hops, scales
-from .skeleton import BLOCKS, Pointwise, Skeleton, SkeletonBackbone, Topologies
-from .temporal import Branches, check_width, shortcut
-from .topology import Kind
+from fedreel.models.graph import hops, scales
+from fedreel.models.skeleton import BLOCKS, Pointwise, Skeleton, SkeletonBackbone, Topologies
+from fedreel.models.temporal import Branches, check_width, shortcut
+from fedreel.models.topology import Kind
 
 SCALES, WINDOW_SCALES = 13, 6  # distances in bones, from 0: in a frame, in a window
 WINDOWS = (3, 5)  # frames

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .graph import subsets
-from .skeleton import Pointwise, Skeleton, SkeletonBackbone, Topologies, spread
-from .stgcn import LAST, TEMPORAL, WIDTHS
-from .temporal import Timewise, check_width, shortcut, start
-from .topology import Kind
+from fedreel.models.graph import subsets
+from fedreel.models.skeleton import Pointwise, Skeleton, SkeletonBackbone, Topologies, spread
+from fedreel.models.stgcn import LAST, TEMPORAL, WIDTHS
+from fedreel.models.temporal import Timewise, check_width, shortcut, start
+from fedreel.models.topology import Kind
 
 PARTS = 4  # of the channels, in space and in time
 

@@ -9,7 +9,7 @@ from itertools import combinations
 import torch
 from torch import Tensor, nn
 
-from .r3d import R3D
+from fedreel.models.r3d import R3D
 
 
 class PretextNetwork(nn.Module):

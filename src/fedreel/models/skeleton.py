@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .classifier import Backbone
-from .graph import Bones, Partition
-from .topology import Kind, Topology
+from fedreel.models.classifier import Backbone
+from fedreel.models.graph import Bones, Partition
+from fedreel.models.topology import Kind, Topology
 
 BLOCKS = 3  # by depth and feature size: each lasts until time is halved, or the end
 

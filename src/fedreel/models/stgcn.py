@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .graph import subsets
-from .skeleton import Pointwise, Skeleton, SkeletonBackbone, Topologies, spread
-from .temporal import Timewise, shortcut
-from .topology import Kind
+from fedreel.models.graph import subsets
+from fedreel.models.skeleton import Pointwise, Skeleton, SkeletonBackbone, Topologies, spread
+from fedreel.models.temporal import Timewise, shortcut
+from fedreel.models.topology import Kind
 
 WIDTHS = (1, 1, 1, 1, 2, 2, 2, 4, 4)  # of all layers but the last, times the first's; time is halved where it doubles
 LAST = (4, 7, 10)  # layers after which a block ends

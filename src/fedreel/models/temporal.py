@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreel.errors import RecipeError
-
-from .skeleton import Pointwise
+from fedreel.models.skeleton import Pointwise
 
 
 class Branches(nn.Module):

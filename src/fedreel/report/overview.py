@@ -5,18 +5,7 @@ from __future__ import annotations
 import math
 
 from fedreel.report.charts import sparkline
-from fedreel.report.markup import (
-    Html,
-    count,
-    duration,
-    el,
-    finite,
-    lower_is_better,
-    number,
-    score,
-    size,
-    system_title,
-)
+from fedreel.report.markup import Html, count, duration, el, finite, lower_is_better, number, score, size, system_title
 from fedreel.report.read import Run
 
 

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..config import Recipe, as_table, load_recipe
-from ..core.files import write_atomic
-from ..core.processes import cores, in_processes
-from ..errors import RecipeError, nearest
-from ..report import write_table
-from .spec import Claim, Metrics, Row, Scale, Table
+from fedreel.config import Recipe, as_table, load_recipe
+from fedreel.core.files import write_atomic
+from fedreel.core.processes import cores, in_processes
+from fedreel.errors import RecipeError, nearest
+from fedreel.report import write_table
+from fedreel.reproduce.spec import Claim, Metrics, Row, Scale, Table
 
 SYSTEMS = {
     name: f"fedreel.reproduce.{name}" for name in ("recognition", "cfedvs", "fsar", "fedvmr", "fedvssl", "fedlid")
@@ -89,7 +89,7 @@ class Cell:
     derive: tuple[Callable[[Path], Metrics], ...]
 
     def run(self, device: str, quiet: bool) -> None:
-        from ..api import run
+        from fedreel.api import run
 
         if self.compute is not None:
             _compute(self.compute, load_recipe(self.recipe, {**self.settings, "seed": self.seed}), self.folder)

@@ -14,7 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..analysis.summary_scores import (
+from fedreel.analysis.summary_scores import (
     SummaryScores,
     Truth,
     centre_scores,
@@ -25,10 +25,10 @@ from ..analysis.summary_scores import (
     random_scores,
     score,
 )
-from ..config import Recipe
-from ..core.cluster import adjusted_rand_index
-from ..core.rundir import read_metrics
-from .spec import Claim, Metrics, Only, Row, Scale, Table
+from fedreel.config import Recipe
+from fedreel.core.cluster import adjusted_rand_index
+from fedreel.core.rundir import read_metrics
+from fedreel.reproduce.spec import Claim, Metrics, Only, Row, Scale, Table
 
 METRICS = ("f1", "f1_clients", "tau", "rho")
 VSLSTM: Mapping[str, Any] = {"task.summarizer": "vslstm"}
@@ -92,7 +92,7 @@ def _agreement(run: Path) -> Metrics:
 
 def without_training(kind: str, recipe: Recipe) -> Metrics:
     """A row of scores that no model made: random, constant, centre (a prior) or human (leave one out)."""
-    from ..core.job import make_task
+    from fedreel.core.job import make_task
 
     population = make_task(recipe).population(recipe.data, recipe.data.seed)
     by_client = []

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis import skeletons
-from ..data.playground.sizes import owner_name
-from ..data.playground.skeletons import OWNERS
-from ..data.skeleton.joints import KINECT_V1
-from ..data.skeleton.motions import find_sets
-from ..data.skeleton.recordings import set_name
-from .spec import Claim, Row, Scale, Table
+from fedreel.analysis import skeletons
+from fedreel.data.playground.sizes import owner_name
+from fedreel.data.playground.skeletons import OWNERS
+from fedreel.data.skeleton.joints import KINECT_V1
+from fedreel.data.skeleton.motions import find_sets
+from fedreel.data.skeleton.recordings import set_name
+from fedreel.reproduce.spec import Claim, Row, Scale, Table
 
 SETS = ("PKU I", "PKU II", "NTU60", "NTU120", "UESTC")
 PRINTED: dict[tuple[str, str], tuple[float, ...]] = {  # Table 1

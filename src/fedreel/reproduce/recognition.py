@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .spec import Row, Scale, Table
+from fedreel.reproduce.spec import Row, Scale, Table
 
 _METHODS = ("centralised", "fedavg", "fedprox", "fedbn", "fedagm", "moon", "loss", "fedu", "local-only")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..config import Recipe
+from fedreel.config import Recipe
 
 Metrics = dict[str, float]
 Only = Literal["", "playground", "data"]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from .. import __version__
-from ..errors import FedreelError
+from fedreel import __version__
+from fedreel.errors import FedreelError
 
 _EXPIRED, _NOT_YET, _UNKNOWN, _HOST = (10,), (9,), (18, 19, 20, 21), (62, 64)  # OpenSSL's verify codes
 

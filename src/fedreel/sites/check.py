@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import FedreelError
-from .call import call_server, check_welcome
-from .site import SiteFolder
+from fedreel.errors import FedreelError
+from fedreel.sites.call import call_server, check_welcome
+from fedreel.sites.site import SiteFolder
 
 Say = Callable[[str], None]
 
 
 def check(site: SiteFolder, recipe: str | None, say: Say) -> bool:
     """Say what is found; whether all is well."""
-    from ..core.exchange import Policy
+    from fedreel.core.exchange import Policy
 
     policy = Policy.read(site.path / "policy.toml")
     say(f"site     {site.config.name} in {site.path}")
@@ -47,7 +47,7 @@ def _server(site: SiteFolder, say: Say) -> bool:
 
 
 def _data(site: SiteFolder, role: str, say: Say) -> bool:
-    from ..data.check import check as look
+    from fedreel.data.check import check as look
 
     try:
         folder = site.folder_of(role)
@@ -62,8 +62,8 @@ def _data(site: SiteFolder, role: str, say: Say) -> bool:
 
 def _job(site: SiteFolder, name: str, say: Say) -> bool:
     """Build what a job would build here, and say what it would take out."""
-    from ..config import load_recipe
-    from ..core.exchange import KINDS
+    from fedreel.config import load_recipe
+    from fedreel.core.exchange import KINDS
 
     try:
         worker = site.worker(load_recipe(name), "check")

@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from .. import __version__
-from .server import ServerFolder
+from fedreel import __version__
+from fedreel.sites.server import ServerFolder
 
 _MOST = 64 << 20  # bytes of one request; Flower sends arrays in pieces of 5 MB
 _FLEET = re.compile(r"/v1/fleet(/[A-Za-z0-9_-]+)+")

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import FedreelError, RunError
+from fedreel.errors import FedreelError, RunError
 
 try:
     from cryptography import x509

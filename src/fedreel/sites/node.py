@@ -15,10 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
 
-from ..engines.flower.processes import Processes, free_port, has_children, last_lines, program, quiet_environment
-from ..errors import FedreelError, RunError
-from .call import call_server, check_welcome, version_note
-from .site import SiteFolder
+from fedreel.engines.flower.processes import Processes, free_port, has_children, last_lines, program, quiet_environment
+from fedreel.errors import FedreelError, RunError
+from fedreel.sites.call import call_server, check_welcome, version_note
+from fedreel.sites.site import SiteFolder
 
 _CONNECT = 120.0  # seconds that a SuperNode may take until the SuperLink has let it in
 

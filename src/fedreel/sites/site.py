@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Literal
 
 import tomli_w
 
-from ..config import DataConfig, Recipe, build, read_toml
-from ..core.files import write_atomic
-from ..errors import DataError, FedreelError, RecipeError, RunError
+from fedreel.config import DataConfig, Recipe, build, read_toml
+from fedreel.core.files import write_atomic
+from fedreel.errors import DataError, FedreelError, RecipeError, RunError
 
 if TYPE_CHECKING:
-    from ..core.client import Worker
+    from fedreel.core.client import Worker
 
 _POLICY = """# What this site never lets out, whatever a job asks for. What did leave: fedreel ledger FOLDER
 # Kinds: name, weights, count, loss, metric, derived-number, label-statistics, features, raw-samples
@@ -88,12 +88,12 @@ class SiteFolder:
 
     def worker(self, recipe: Recipe, run: str) -> Worker:
         """A worker for a job at this site."""
-        from ..core.device import pick_device
-        from ..core.exchange import Ledger, Policy
-        from ..core.files import file_name
-        from ..core.job import Job, make_method, make_task, make_worker
-        from ..core.state import PrivateStore
-        from ..core.task import OneClient
+        from fedreel.core.device import pick_device
+        from fedreel.core.exchange import Ledger, Policy
+        from fedreel.core.files import file_name
+        from fedreel.core.job import Job, make_method, make_task, make_worker
+        from fedreel.core.state import PrivateStore
+        from fedreel.core.task import OneClient
 
         recipe = replace(recipe, data=self.local(recipe.data), device=self.config.device, policy="")
         place = self.runs / file_name(run)
@@ -107,7 +107,7 @@ class SiteFolder:
 
 def init(path: Path, name: str, data: Mapping[str, str], server: str, ca: str) -> SiteFolder:
     """Make a site's folder: key pair, policy, site.toml."""
-    from . import keys
+    from fedreel.sites import keys
 
     keys.check_name(name, "--name")
     if (path / "site.toml").exists():

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from ..core.rundir import read_metrics, read_summary
-from .server import ServerFolder
+from fedreel.core.rundir import read_metrics, read_summary
+from fedreel.sites.server import ServerFolder
 
 
 def show(folder: Path, say: Callable[[str], None]) -> None:

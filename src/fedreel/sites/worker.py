@@ -10,9 +10,9 @@ import traceback
 from multiprocessing.connection import Listener
 from pathlib import Path
 
-from ..engines.flower.pipe import receive, send
-from ..engines.flower.workplace import Workplace, for_others
-from .site import SiteFolder
+from fedreel.engines.flower.pipe import receive, send
+from fedreel.engines.flower.workplace import Workplace, for_others
+from fedreel.sites.site import SiteFolder
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.task import Examples, Outputs, Task
+from fedreel.core.task import Examples, Outputs, Task
 
 
 class Classification(Task):

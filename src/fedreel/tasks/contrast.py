@@ -11,17 +11,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..config import check_ranges
-from ..core.device import seeded
-from ..core.study import FullBatches
-from ..core.task import Examples, Outputs, Studied, Subject, Tensors, What
-from ..data.picture_population import nested_share
-from ..errors import DataError, RecipeError
-from ..models.classifier import Backbone, Classifier
-from ..models.projector import Form, Projected
-from .classification import Classification
-from .image_views import SimCLR
-from .nt_xent import nt_xent
+from fedreel.config import check_ranges
+from fedreel.core.device import seeded
+from fedreel.core.study import FullBatches
+from fedreel.core.task import Examples, Outputs, Studied, Subject, Tensors, What
+from fedreel.data.picture_population import nested_share
+from fedreel.errors import DataError, RecipeError
+from fedreel.models.classifier import Backbone, Classifier
+from fedreel.models.projector import Form, Projected
+from fedreel.tasks.classification import Classification
+from fedreel.tasks.image_views import SimCLR
+from fedreel.tasks.nt_xent import nt_xent
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import DataConfig, check_ranges
-from ..core.task import Examples, Population, Tensors
-from ..data import playground
-from ..data.picture_population import PicturePopulation, TestPictures, open_public
-from ..data.pictures import open_pictures
-from ..models.classifier import Backbone, Classifier
-from ..models.efficientnet import EfficientNetLite0
-from ..models.pretrained import load_pretrained
-from ..models.resnet import resnet10, resnet18, resnet34, resnet50
-from .contrast import Contrasting
-from .image_views import SimCLR, crop_and_flip
+from fedreel.config import DataConfig, check_ranges
+from fedreel.core.task import Examples, Population, Tensors
+from fedreel.data import playground
+from fedreel.data.picture_population import PicturePopulation, TestPictures, open_public
+from fedreel.data.pictures import open_pictures
+from fedreel.models.classifier import Backbone, Classifier
+from fedreel.models.efficientnet import EfficientNetLite0
+from fedreel.models.pretrained import load_pretrained
+from fedreel.models.resnet import resnet10, resnet18, resnet34, resnet50
+from fedreel.tasks.contrast import Contrasting
+from fedreel.tasks.image_views import SimCLR, crop_and_flip
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 RESNETS = {"resnet10": resnet10, "resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .views import below, sometimes, table
+from fedreel.tasks.views import below, sometimes, table
 
 JITTER = 0.8  # probability that the colours change
 VALUES, HUE = 0.8, 0.2  # most that brightness, contrast and saturation change, and hue, of a circle; at strength 1

@@ -11,16 +11,16 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ..analysis.moments import cval_score, iou, recalls
-from ..config import DataConfig, check_ranges
-from ..core.task import Examples, Outputs, Task, Temporal
-from ..data.features import known_card
-from ..data.moments.examples import Batch, Moments, temporal_classes
-from ..data.moments.population import MomentPopulation
-from ..data.moments.sources import open_moments
-from ..data.moments.text import Words
-from ..errors import DataError
-from ..models.grounding import Grounder, Located, loss, temporal_distribution
+from fedreel.analysis.moments import cval_score, iou, recalls
+from fedreel.config import DataConfig, check_ranges
+from fedreel.core.task import Examples, Outputs, Task, Temporal
+from fedreel.data.features import known_card
+from fedreel.data.moments.examples import Batch, Moments, temporal_classes
+from fedreel.data.moments.population import MomentPopulation
+from fedreel.data.moments.sources import open_moments
+from fedreel.data.moments.text import Words
+from fedreel.errors import DataError
+from fedreel.models.grounding import Grounder, Located, loss, temporal_distribution
 
 
 @dataclass(frozen=True)

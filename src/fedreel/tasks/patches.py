@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..kernels.roi_align import linear_weights
+from fedreel.kernels.roi_align import linear_weights
 
 PAPER_SIZE = 112
 SCALES = (16, 24, 28, 32, 48, 64)  # pixels

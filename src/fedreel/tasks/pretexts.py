@@ -12,10 +12,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..models.pretext import OrderHead, SpeedHead
-from ..models.tracking import TrackHead
-from .patches import CURVES, between, decode, draw, draw_boxes, key_frames, mean_iou, paste, targets, tracking_loss
-from .views import Views, below, brighter, hue_and_saturation, multiplied, recoloured, table
+from fedreel.models.pretext import OrderHead, SpeedHead
+from fedreel.models.tracking import TrackHead
+from fedreel.tasks.patches import (
+    CURVES,
+    between,
+    decode,
+    draw,
+    draw_boxes,
+    key_frames,
+    mean_iou,
+    paste,
+    targets,
+    tracking_loss,
+)
+from fedreel.tasks.views import Views, below, brighter, hue_and_saturation, multiplied, recoloured, table
 
 Question = tuple[Tensor, Tensor]
 """What the network sees, and what it is to find out. It sees clips (B, T, h, w, 3), or several of each sample

@@ -10,17 +10,17 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from ..config import DataConfig, check_ranges
-from ..core.device import seeded
-from ..core.task import Embeds, Examples, Outputs, Population, Task
-from ..data.clips import open_clips
-from ..data.windows import WindowPopulation
-from ..errors import RecipeError
-from ..models.pretext import PretextNetwork, strided
-from ..models.r3d import R3D
-from .pretexts import Catch, Order, Pretext, Question, Speed
-from .video import MEAN, STD, middle, network_input, pooled
-from .views import Views
+from fedreel.config import DataConfig, check_ranges
+from fedreel.core.device import seeded
+from fedreel.core.task import Embeds, Examples, Outputs, Population, Task
+from fedreel.data.clips import open_clips
+from fedreel.data.windows import WindowPopulation
+from fedreel.errors import RecipeError
+from fedreel.models.pretext import PretextNetwork, strided
+from fedreel.models.r3d import R3D
+from fedreel.tasks.pretexts import Catch, Order, Pretext, Question, Speed
+from fedreel.tasks.video import MEAN, STD, middle, network_input, pooled
+from fedreel.tasks.views import Views
 
 Batch = Question | tuple[Tensor]  # as it goes into the network, or windows as they lie
 

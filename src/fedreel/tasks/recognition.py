@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..config import DataConfig, check_ranges
-from ..core.task import Embeds, Population, Tensors
-from ..data.clips import ClipPopulation, open_clips
-from ..models.classifier import Classifier
-from ..models.r3d import R3D
-from .contrast import Contrasting
-from .image_views import SimCLR
-from .video import MEAN, STD, network_input, pooled
+from fedreel.config import DataConfig, check_ranges
+from fedreel.core.task import Embeds, Population, Tensors
+from fedreel.data.clips import ClipPopulation, open_clips
+from fedreel.models.classifier import Classifier
+from fedreel.models.r3d import R3D
+from fedreel.tasks.contrast import Contrasting
+from fedreel.tasks.image_views import SimCLR
+from fedreel.tasks.video import MEAN, STD, network_input, pooled
 
 
 @dataclass(frozen=True)

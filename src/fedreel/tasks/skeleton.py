@@ -10,18 +10,18 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..config import DataConfig, check_ranges
-from ..core.task import Outputs
-from ..core.training import statistics_kept
-from ..core.weights import TensorInfo
-from ..data.skeleton.joints import find_joints
-from ..data.skeleton.population import SkeletonPopulation, open_sets
-from ..errors import DataError
-from ..models.classifier import Classifier
-from ..models.graph import Partition
-from ..models.skeleton import BLOCKS, Skeleton, SkeletonBackbone
-from ..models.topology import Kind
-from .classification import Classification
+from fedreel.config import DataConfig, check_ranges
+from fedreel.core.task import Outputs
+from fedreel.core.training import statistics_kept
+from fedreel.core.weights import TensorInfo
+from fedreel.data.skeleton.joints import find_joints
+from fedreel.data.skeleton.population import SkeletonPopulation, open_sets
+from fedreel.errors import DataError
+from fedreel.models.classifier import Classifier
+from fedreel.models.graph import Partition
+from fedreel.models.skeleton import BLOCKS, Skeleton, SkeletonBackbone
+from fedreel.models.topology import Kind
+from fedreel.tasks.classification import Classification
 
 Batch = tuple[Tensor, Tensor, Tensor]  # bodies (N, 3, T, V, M), labels, how many classes the client's list has
 Network = Literal["stgcn", "ctrgcn", "mstgcn", "msg3d"]

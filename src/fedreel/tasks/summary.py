@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from torch import Tensor, nn
 
-from ..analysis.summary_scores import RATIO, mean_defined, score
-from ..config import DataConfig, check_ranges
-from ..core.task import Examples, Outputs, Population, Task
-from ..data.features import known_card, make_features
-from ..data.summary import How, Spread, SummaryVideo, find_public, find_summary, read_summary
-from ..data.summary_split import Batch, SummaryPopulation, Videos
-from ..errors import DataError, RecipeError
-from ..models.summarizers import Summarizer, make_summarizer
+from fedreel.analysis.summary_scores import RATIO, mean_defined, score
+from fedreel.config import DataConfig, check_ranges
+from fedreel.core.task import Examples, Outputs, Population, Task
+from fedreel.data.features import known_card, make_features
+from fedreel.data.summary import How, Spread, SummaryVideo, find_public, find_summary, read_summary
+from fedreel.data.summary_split import Batch, SummaryPopulation, Videos
+from fedreel.errors import DataError, RecipeError
+from fedreel.models.summarizers import Summarizer, make_summarizer
 
 _WIDTHS = {"plain": 64, "efficientnet-lite0": 1280}
 

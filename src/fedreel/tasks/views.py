@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .video import middle
+from fedreel.tasks.video import middle
 
 BRIGHTNESS = 32.0  # most that is added, of 255
 CONTRAST, SATURATION = 0.2, 0.1  # most that the logarithm of the factor is

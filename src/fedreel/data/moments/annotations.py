@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ...errors import DataError
-from .formats import About, Fault, Span, bare, kind_of, read_labels, read_tables, spans, split_of
+from fedreel.data.moments.formats import About, Fault, Span, bare, kind_of, read_labels, read_tables, spans, split_of
+from fedreel.errors import DataError
 
 FAR = 0.5  # seconds; a moment that ends this much after its video is more than a matter of rounding
 LISTED = 20  # faults that are kept for a report

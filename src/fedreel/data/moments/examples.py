@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.task import Tensors
+from fedreel.core.task import Tensors
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 

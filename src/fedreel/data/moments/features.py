@@ -15,13 +15,13 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ...errors import DataError
-from .. import lists
-from ..cache import cache_folder
-from ..features import Features, video_features
-from ..skeleton.npz import NPZ_ERRORS
-from ..summary import H5_ERRORS
-from ..video import SUFFIXES
+from fedreel.data import lists
+from fedreel.data.cache import cache_folder
+from fedreel.data.features import Features, video_features
+from fedreel.data.skeleton.npz import NPZ_ERRORS
+from fedreel.data.summary import H5_ERRORS
+from fedreel.data.video import SUFFIXES
+from fedreel.errors import DataError
 
 ERRORS = (*NPZ_ERRORS, *H5_ERRORS)  # of damaged files
 H5_SUFFIXES = (".h5", ".hdf5")

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...errors import DataError
-from ..lists import SPLITS
+from fedreel.data.lists import SPLITS
+from fedreel.errors import DataError
 
 TABLES = ("videos.csv", "Charades_v1_*.csv")  # what lies beside annotations and tells of their videos
 HEAD = 1 << 16  # bytes that tell what a file is; a folder may also hold text files that are very large

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...config import DataConfig
-from ...core.partition import IidPartitioner, NaturalIdPartitioner, histogram
-from ...core.task import EVERYONE, ClientData, Population
-from ...errors import DataError
-from ..clips import check_training, class_names, make_partitioner
-from .annotations import Query, Repairs
-from .examples import Moments, best_window
-from .features import MomentFeatures
-from .text import Words
+from fedreel.config import DataConfig
+from fedreel.core.partition import IidPartitioner, NaturalIdPartitioner, histogram
+from fedreel.core.task import EVERYONE, ClientData, Population
+from fedreel.data.clips import check_training, class_names, make_partitioner
+from fedreel.data.moments.annotations import Query, Repairs
+from fedreel.data.moments.examples import Moments, best_window
+from fedreel.data.moments.features import MomentFeatures
+from fedreel.data.moments.text import Words
+from fedreel.errors import DataError
 
 UNKNOWN = "unknown"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...config import DataConfig
-from ...errors import DataError
-from .. import lists, playground
-from ..features import FEATURES, make_features
-from .annotations import Query, Repairs, read_annotations
-from .features import MomentFeatures, is_features, make_moment_features, npz_keys, open_features
-from .text import Words
+from fedreel.config import DataConfig
+from fedreel.data import lists, playground
+from fedreel.data.features import FEATURES, make_features
+from fedreel.data.moments.annotations import Query, Repairs, read_annotations
+from fedreel.data.moments.features import MomentFeatures, is_features, make_moment_features, npz_keys, open_features
+from fedreel.data.moments.text import Words
+from fedreel.errors import DataError
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import DataError
-from ..skeleton.npz import NPZ_ERRORS
+from fedreel.data.skeleton.npz import NPZ_ERRORS
+from fedreel.errors import DataError
 
 PADDING, UNKNOWN = 0, 1
 

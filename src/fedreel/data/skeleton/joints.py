@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...config import build, read_toml
-from ...errors import DataError, RecipeError, nearest
+from fedreel.config import build, read_toml
+from fedreel.errors import DataError, RecipeError, nearest
 
 Bones = Sequence[tuple[int, int]]
 

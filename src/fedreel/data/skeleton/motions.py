@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import DataError
-from . import npz, ntu, pku, uestc
-from .joints import KINECT_V2
-from .recordings import Malformed, Motion, MotionSet, Unusable, with_bodies
+from fedreel.data.skeleton import npz, ntu, pku, uestc
+from fedreel.data.skeleton.joints import KINECT_V2
+from fedreel.data.skeleton.recordings import Malformed, Motion, MotionSet, Unusable, with_bodies
+from fedreel.errors import DataError
 
 __all__ = ["Motion", "MotionSet", "Unusable", "find_sets", "read_motion", "read_set", "set_files"]
 

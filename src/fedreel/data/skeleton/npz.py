@@ -13,9 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DataError, nearest
-from ..lists import SPLITS
-from .recordings import FARTHEST, Malformed, Motion, MotionSet, Unusable, set_name, some, with_bodies
+from fedreel.data.lists import SPLITS
+from fedreel.data.skeleton.recordings import (
+    FARTHEST,
+    Malformed,
+    Motion,
+    MotionSet,
+    Unusable,
+    set_name,
+    some,
+    with_bodies,
+)
+from fedreel.errors import DataError, nearest
 
 NPZ_ERRORS = (
     *(OSError, EOFError, KeyError, ValueError, TypeError, SyntaxError, MemoryError, OverflowError, RuntimeError),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .joints import KINECT_V2
-from .recordings import (
+from fedreel.data.skeleton.joints import KINECT_V2
+from fedreel.data.skeleton.recordings import (
     LONGEST,
     Malformed,
     Motion,

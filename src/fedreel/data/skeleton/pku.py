@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import DataError
-from .joints import KINECT_V2
-from .recordings import (
+from fedreel.data.skeleton.joints import KINECT_V2
+from fedreel.data.skeleton.recordings import (
     LONGEST,
     Malformed,
     Motion,
@@ -23,6 +22,7 @@ from .recordings import (
     some,
     with_bodies,
 )
+from fedreel.errors import DataError
 
 CLASSES = 51  # of both parts, although Part II does not use them all
 _V = len(KINECT_V2.names)

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...config import DataConfig
-from ...core.partition import NaturalIdPartitioner, histogram
-from ...core.task import EVERYONE, ClientData, Population, Tensors
-from ...errors import DataError, RecipeError, nearest
-from .. import playground
-from ..clips import check_training, make_partitioner
-from .joints import Joints
-from .motions import find_sets
-from .prepare import Prepared, load_set
-from .recordings import Unusable, set_name
+from fedreel.config import DataConfig
+from fedreel.core.partition import NaturalIdPartitioner, histogram
+from fedreel.core.task import EVERYONE, ClientData, Population, Tensors
+from fedreel.data import playground
+from fedreel.data.clips import check_training, make_partitioner
+from fedreel.data.skeleton.joints import Joints
+from fedreel.data.skeleton.motions import find_sets
+from fedreel.data.skeleton.prepare import Prepared, load_set
+from fedreel.data.skeleton.recordings import Unusable, set_name
+from fedreel.errors import DataError, RecipeError, nearest
 
 TOLD = 100  # recordings that were left out and are named in the run's records
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import DataError
-from ..cache import cache_folder
-from .joints import Joints, mapping, stand_ins
-from .motions import read_set, set_files
-from .npz import NPZ_ERRORS
-from .recordings import MotionSet, Unusable, present
+from fedreel.data.cache import cache_folder
+from fedreel.data.skeleton.joints import Joints, mapping, stand_ins
+from fedreel.data.skeleton.motions import read_set, set_files
+from fedreel.data.skeleton.npz import NPZ_ERRORS
+from fedreel.data.skeleton.recordings import MotionSet, Unusable, present
+from fedreel.errors import DataError
 
 _VERSION = 1  # of what `prepare` gives; another one makes nothing kept before fit
 

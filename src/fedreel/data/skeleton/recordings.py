@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import DataError
+from fedreel.errors import DataError
 
 LONGEST = 300  # frames kept of a recording, where the usual pre-processing of its format keeps no more
 FARTHEST = 1e6  # metres; whatever is beyond is no place of a joint

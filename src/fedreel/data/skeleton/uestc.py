@@ -7,9 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import DataError
-from .joints import KINECT_V2
-from .recordings import FARTHEST, Malformed, Motion, MotionSet, coordinates, read_lines, set_name, some, with_bodies
+from fedreel.data.skeleton.joints import KINECT_V2
+from fedreel.data.skeleton.recordings import (
+    FARTHEST,
+    Malformed,
+    Motion,
+    MotionSet,
+    coordinates,
+    read_lines,
+    set_name,
+    some,
+    with_bodies,
+)
+from fedreel.errors import DataError
 
 NAME = re.compile(r"a(\d{1,2})_d(\d)_p(\d{3})_c(\d)_skeleton\.(txt|mat)")
 CLASSES = 40

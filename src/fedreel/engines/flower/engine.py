@@ -14,17 +14,17 @@ from typing import Any
 
 import torch
 
-from ...config import as_table
-from ...core.blueprint import Blueprint
-from ...core.job import Job
-from ...core.task import Population
-from ...core.update import Failure, Order
-from ...errors import RunError
-from .link import Link, Lost
-from .pipe import Frame
-from .processes import Processes, free_port, last_lines, program, quiet_environment
-from .roster import Roster, call_roster
-from .wire import Result, pack_orders, unpack_results
+from fedreel.config import as_table
+from fedreel.core.blueprint import Blueprint
+from fedreel.core.job import Job
+from fedreel.core.task import Population
+from fedreel.core.update import Failure, Order
+from fedreel.engines.flower.link import Link, Lost
+from fedreel.engines.flower.pipe import Frame
+from fedreel.engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
+from fedreel.engines.flower.roster import Roster, call_roster
+from fedreel.engines.flower.wire import Result, pack_orders, unpack_results
+from fedreel.errors import RunError
 
 _MESSAGE_BYTES = 1 << 30  # of one message's answer; a node's orders beyond that go into another
 _TTL = 7 * 86400.0  # seconds after which Flower forgets a message
@@ -209,7 +209,7 @@ class FlowerEngine:
         """`server` is the server's folder on this machine. `sites` names those that take part, all enrolled ones if
         empty; the run waits `wait` seconds for them to be there. An order waits `patience` seconds for a site that is
         away."""
-        from ...sites.server import ServerFolder
+        from fedreel.sites.server import ServerFolder
 
         folder = ServerFolder.open(Path(server))
         made = Blueprint(job.task, job.method, job.recipe.seed, job.device)

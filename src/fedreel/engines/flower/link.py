@@ -14,9 +14,9 @@ import time
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 
-from ...errors import RunError
-from .pipe import Frame, receive, send
-from .processes import last_lines, program, quiet_environment
+from fedreel.engines.flower.pipe import Frame, receive, send
+from fedreel.engines.flower.processes import last_lines, program, quiet_environment
+from fedreel.errors import RunError
 
 APP = """
 [project]

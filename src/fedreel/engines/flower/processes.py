@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ...errors import RunError
+from fedreel.errors import RunError
 
 _MARK = "FEDREEL_STARTED_BY"  # in the environment of everything we start, so that grandchildren are found too
 _PR_SET_PDEATHSIG = 1

@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from .pipe import Frame, receive, send
+from fedreel.engines.flower.pipe import Frame, receive, send
 
 _POLL = 0.3  # seconds between two looks for replies
 _WORKER_START = 120  # seconds that a site's worker may take to start
@@ -48,7 +48,7 @@ def work(message: Message, context: Context) -> Message:
     frame = unwrap(message.content)
     socket = context.node_config.get("socket")
     if socket is None:
-        from .simulation import answer
+        from fedreel.engines.flower.simulation import answer
 
         reply = answer(frame)
     else:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...config import as_table
-from ...core.job import Job
-from ...errors import RunError
-from .link import Link
-from .pipe import Frame
+from fedreel.config import as_table
+from fedreel.core.job import Job
+from fedreel.engines.flower.link import Link
+from fedreel.engines.flower.pipe import Frame
+from fedreel.errors import RunError
 
 _ANSWER = 600.0  # seconds that a site may take to look at its data
 

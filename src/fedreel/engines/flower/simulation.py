@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from ...config import Recipe
-from ...core.client import Worker
-from ...core.device import pick_device
-from ...core.exchange import Ledger, Policy
-from ...core.job import Job, make_method, make_task, make_worker
-from ...core.state import PrivateStore
-from .pipe import Frame
-from .workplace import Workplace
+from fedreel.config import Recipe
+from fedreel.core.client import Worker
+from fedreel.core.device import pick_device
+from fedreel.core.exchange import Ledger, Policy
+from fedreel.core.job import Job, make_method, make_task, make_worker
+from fedreel.core.state import PrivateStore
+from fedreel.engines.flower.pipe import Frame
+from fedreel.engines.flower.workplace import Workplace
 
 _workplaces: dict[tuple[Any, ...], Workplace] = {}  # this process's, kept warm between messages
 

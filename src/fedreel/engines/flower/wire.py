@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.update import Failure, Order, Update, Value
-from ...core.weights import Layout, TensorInfo, Weights
-from ...errors import FedreelError
-from .pipe import Bytes, Frame
+from fedreel.core.update import Failure, Order, Update, Value
+from fedreel.core.weights import Layout, TensorInfo, Weights
+from fedreel.engines.flower.pipe import Bytes, Frame
+from fedreel.errors import FedreelError
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 _ROLES = ("parameter", "norm", "statistics", "buffer")

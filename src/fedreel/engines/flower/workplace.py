@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ... import __version__
-from ...config import Recipe, make_recipe
-from ...core.client import Worker
-from ...core.files import file_name, write_atomic
-from ...core.update import Failure, Order, Update
-from ...errors import FedreelError
-from ..local import attempt
-from .pipe import Frame
-from .wire import Result, pack_results, unpack_orders
+from fedreel import __version__
+from fedreel.config import Recipe, make_recipe
+from fedreel.core.client import Worker
+from fedreel.core.files import file_name, write_atomic
+from fedreel.core.update import Failure, Order, Update
+from fedreel.engines.flower.pipe import Frame
+from fedreel.engines.flower.wire import Result, pack_results, unpack_orders
+from fedreel.engines.local import attempt
+from fedreel.errors import FedreelError
 
 Explain = Callable[[Exception], str] | None  # None: errors in full, for the machine where they happen
 
