@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from fedreel.config import TrainConfig
-from fedreel.core.study import Study
+from fedreel.core.server_training import Study
 from fedreel.core.task import ClientData, Population, Subject, Tensors
 from fedreel.methods.fedavg import FedAvg
-from fedreel.tasks.contrast import Contrast
-from fedreel.tasks.image import Image
+from fedreel.tasks.image.task import Image
+from fedreel.tasks.vision.contrast import Contrast
 from loops import WARM_UP, federated, now, plain
 
 CLIENTS, SIDE, CLASSES = 10, 32, 100

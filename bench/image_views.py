@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedreel.core.device import pick_device
-from fedreel.tasks.image_views import HUE, JITTER, SIGMA, VALUES, SimCLR
+from fedreel.machine.device import pick_device
+from fedreel.tasks.vision.contrast_views import HUE, JITTER, SIGMA, VALUES, SimCLR
 
 IMAGES, SIDES = 256, (32, 64)
 View = Callable[[Tensor], Tensor]

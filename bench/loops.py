@@ -16,8 +16,8 @@ from torch import Tensor
 from fedreel.config import Recipe, RoundConfig, TrainConfig
 from fedreel.core.federation import Federation
 from fedreel.core.method import Method
-from fedreel.core.run import run
 from fedreel.core.task import Task
+from fedreel.runs.run import run
 
 WARM_UP = 1  # rounds that are not timed
 

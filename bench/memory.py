@@ -33,9 +33,9 @@ def one_round(cohort: int) -> None:
     from torch import Tensor, nn
 
     from fedreel.config import Recipe, RoundConfig, TrainConfig
-    from fedreel.core.run import run
     from fedreel.core.task import ClientData, Examples, Outputs, Population, Task, Tensors
     from fedreel.methods.fedavg import FedAvg
+    from fedreel.runs.run import run
 
     class Many(Population):
         clients = tuple(map(str, range(cohort)))

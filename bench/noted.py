@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fedreel.data import shards, video
+from fedreel.data import shards
+from fedreel.media import video
 
 OPENED = "FEDREEL_BENCH_OPENED"  # names the file
 _decode_part = shards._decode_part

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from fedreel.config import TrainConfig
 from fedreel.core.task import ClientData, Population
-from fedreel.data.windows import Windows
 from fedreel.methods.fedvssl import FedVSSL
-from fedreel.tasks.pretrain import Pretrain
+from fedreel.tasks.pretrain.task import Pretrain
+from fedreel.tasks.pretrain.windows import Windows
 from loops import WARM_UP, federated, plain
 
 CLIENTS, BATCH, SIDE = 5, 4, 128

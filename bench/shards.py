@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 import noted
-from fedreel.data import lists, shards, video
+from fedreel.data import clip_index, shards
+from fedreel.media import video
 
 FRAMES, HEIGHT, WIDTH = 48, 120, 160
 PATTERNS = 20  # different films; the clips are copies of them
@@ -106,7 +107,7 @@ def build(root: Path, out: Path, options: argparse.Namespace) -> None:
     shards.CLIPS_PER_PART = options.clips_per_part
     if noted.OPENED in os.environ:
         shards._decode_part = noted.decode_part
-    clips, began = lists.find(root), time.perf_counter()
+    clips, began = clip_index.find(root), time.perf_counter()
     shards.build(clips, root, out, workers=options.workers, progress=lambda done, _: print("done", done, flush=True))
     print("seconds", time.perf_counter() - began)
 

@@ -21,11 +21,11 @@ import fedlid_gpu
 import pretrain_gpu
 from fedreel.config import TrainConfig
 from fedreel.core.capture import Recorder
-from fedreel.core.device import pick_device
 from fedreel.core.optim import make_optimizer
 from fedreel.core.task import Task
 from fedreel.core.training import fit
 from fedreel.kernels.norm import fused
+from fedreel.machine.device import pick_device
 from loops import now
 
 DEVICE = "cuda"

@@ -1,14 +1,13 @@
-"""Makes `toy` and `tiny` importable; gives tests one thread, a cache of their own, and the tiny videos."""
+"""Gives tests one thread, a cache of their own, and the tiny videos."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+pytest_plugins = ["support.trained"]
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +28,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two owners' tiny videos. Tests that change them take a copy."""
-    from tiny import videos
+    from support.tiny import videos
 
     return videos(tmp_path_factory.mktemp("data"))

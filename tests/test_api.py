@@ -14,10 +14,10 @@ from safetensors.torch import save_file
 
 import fedreel
 from fedreel.config import load_recipe
-from fedreel.core.rundir import read_metrics
-from fedreel.data.clips import ClipPopulation, open_clips
 from fedreel.errors import DataError, RecipeError, RunError
-from tiny import SETTINGS, cli, sets
+from fedreel.runs.rundir import read_metrics
+from fedreel.tasks.vision.clips import ClipPopulation, open_clips
+from support.tiny import SETTINGS, cli, sets
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedreel import playground
 from fedreel.config import load_recipe, recipe_names
-from fedreel.data import playground
 from fedreel.registry import ENGINES, METHODS, TASKS, names
-from tiny import SETTINGS, Said, cli, sets, videos
+from support.tiny import SETTINGS, Said, cli, sets, videos
 
 COMMANDS = [
     "run",

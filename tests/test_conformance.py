@@ -19,15 +19,15 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from conformance_jobs import CASES, NEEDS_ALL_DATA, job_of, run_case
 from fedreel.core.federation import Federation
 from fedreel.core.job import make_study
 from fedreel.core.method import Method
 from fedreel.core.weights import Weights
-from flower_site import Federation as Sites
-from flower_site import environment
-from moves import LEFT, RIGHT, motion, write_set
-from tiny import videos
+from support.conformance_jobs import CASES, NEEDS_ALL_DATA, job_of, run_case
+from support.flower_site import Federation as Sites
+from support.flower_site import environment
+from support.moves import LEFT, RIGHT, motion, write_set
+from support.tiny import videos
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 pytestmark = pytest.mark.slow
@@ -162,7 +162,7 @@ def at_sites(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
         order = {"jobs": list(CASES), "at_once": 3, "data": str(data), "out": str(root / "out")}
         order["server"] = str(sites.server_folder)
         (root / "out").mkdir()
-        program = [sys.executable, str(Path(__file__).parent / "conformance_jobs.py")]
+        program = [sys.executable, str(Path(__file__).parent / "support" / "conformance_jobs.py")]
         done = subprocess.run(
             program, input=json.dumps(order), env=environment(), capture_output=True, text=True, timeout=1200
         )

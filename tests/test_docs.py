@@ -17,16 +17,16 @@ from click import UsageError
 from torch import nn
 from typer.testing import CliRunner
 
-from fedreel.catalogue import catalogue
 from fedreel.cli import app
+from fedreel.cli.catalogue import catalogue
 from fedreel.config import load_recipe, read_toml
 from fedreel.core.exchange import KINDS
 from fedreel.core.job import make_method, make_task
 from fedreel.core.method import Method
 from fedreel.core.weights import bind
-from fedreel.data.clips import make_partitioner
 from fedreel.registry import ENGINES, METHODS, TASKS, lookup
 from fedreel.reproduce import find_table
+from fedreel.tasks.vision.clips import make_partitioner
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))

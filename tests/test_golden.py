@@ -10,7 +10,7 @@ import pytest
 
 from fedreel.config import TrainConfig
 from fedreel.registry import METHODS, lookup
-from toy import federate
+from support.toy import federate
 
 GOLDEN = {
     "centralised": (0.68702, 9.32042),

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import fedreel.reproduce as harness
-import fedreel.tasks.recognition as recognition
+import fedreel.tasks.recognition.task as recognition
 from fedreel.config import Recipe, load_recipe
 from fedreel.core.job import make_method, make_task
 from fedreel.errors import DataError, RecipeError
@@ -22,7 +22,7 @@ from fedreel.reproduce import claims_held, reproduce
 from fedreel.reproduce.recognition import TABLES
 from fedreel.reproduce.show import columns_and_rows
 from fedreel.reproduce.spec import Claim, Row, Scale, Table
-from tiny import SETTINGS, cli, videos
+from support.tiny import SETTINGS, cli, videos
 
 TINY = Table(
     rows=(

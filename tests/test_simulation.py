@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedreel.core.run import run
-from fedreel.core.rundir import read_metrics
-from flower_site import Running, fedreel, job_file, toy_recipe
-from synthetic import Slow
-from toy import Toy
+from fedreel.runs.run import run
+from fedreel.runs.rundir import read_metrics
+from support.flower_site import Running, fedreel, job_file, toy_recipe
+from support.synthetic import Slow
+from support.toy import Toy
 
 pytest.importorskip("ray", reason="needs the extra `flower`")
 pytestmark = pytest.mark.slow

@@ -20,10 +20,10 @@ import torch
 from safetensors.torch import load_file
 
 from fedreel.config import DataConfig
-from fedreel.core.run import run
-from flower_site import Federation, Running, environment, fedreel, free_port, job_file, left_over, toy_recipe
-from synthetic import Slow
-from toy import Toy
+from fedreel.runs.run import run
+from support.flower_site import Federation, Running, environment, fedreel, free_port, job_file, left_over, toy_recipe
+from support.synthetic import Slow
+from support.toy import Toy
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 pytestmark = pytest.mark.slow

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fedreel.core.run import run
-from flower_site import FEDREEL, Running, allow_all, environment, fedreel, free_port, job_file, toy_recipe
-from synthetic import Slow
-from toy import Toy
+from fedreel.runs.run import run
+from support.flower_site import FEDREEL, Running, allow_all, environment, fedreel, free_port, job_file, toy_recipe
+from support.synthetic import Slow
+from support.toy import Toy
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 pytestmark = pytest.mark.slow

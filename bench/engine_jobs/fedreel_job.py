@@ -15,9 +15,9 @@ from torch.nn import functional
 from fedreel.config import Recipe, RoundConfig, TrainConfig
 from fedreel.core.aggregate import Mean
 from fedreel.core.federation import Federation
-from fedreel.core.run import run
 from fedreel.core.task import ClientData, Examples, Outputs, Population, Task, Tensors
 from fedreel.methods.fedavg import FedAvg
+from fedreel.runs.run import run
 
 
 class Users(Population):

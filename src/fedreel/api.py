@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedreel.config import Recipe, load_recipe
-from fedreel.core import run as core
 from fedreel.core.method import Method
-from fedreel.core.run import Loaded, Result, load
 from fedreel.core.task import Task
+from fedreel.runs import run as core
+from fedreel.runs.run import Loaded, Result, load
 
 __all__ = ["Loaded", "Result", "load", "load_recipe", "run"]
 

@@ -21,7 +21,7 @@ DEMOS = {
 
 def demo(out: Path) -> Path:
     """Runs (or, where one was interrupted or finished before, resumes) each job below `out`."""
-    from fedreel.core.run import run
+    from fedreel.runs.run import run
 
     entries = []
     for title, (name, rounds) in DEMOS.items():

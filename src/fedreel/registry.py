@@ -27,16 +27,16 @@ METHODS = {
     "fedlid": "fedreel.methods.fedlid:FedLID",
     "fedsimclr": "fedreel.methods.fedsimclr:FedSimCLR",
     "fedca": "fedreel.methods.fedca:FedCA",
-    "centralised": "fedreel.methods.ends:Centralised",
-    "local-only": "fedreel.methods.ends:LocalOnly",
+    "centralised": "fedreel.methods.baselines:Centralised",
+    "local-only": "fedreel.methods.baselines:LocalOnly",
 }
 TASKS = {
-    "recognition": "fedreel.tasks.recognition:Recognition",
-    "summary": "fedreel.tasks.summary:Summary",
-    "moments": "fedreel.tasks.moments:MomentRetrieval",
-    "skeleton": "fedreel.tasks.skeleton:SkeletonRecognition",
-    "pretrain": "fedreel.tasks.pretrain:Pretrain",
-    "image": "fedreel.tasks.image:Image",
+    "recognition": "fedreel.tasks.recognition.task:Recognition",
+    "summary": "fedreel.tasks.summary.task:Summary",
+    "moments": "fedreel.tasks.moments.task:MomentRetrieval",
+    "skeleton": "fedreel.tasks.skeleton.task:SkeletonRecognition",
+    "pretrain": "fedreel.tasks.pretrain.task:Pretrain",
+    "image": "fedreel.tasks.image.task:Image",
 }
 ENGINES = {
     "local": "fedreel.engines.local:LocalEngine",

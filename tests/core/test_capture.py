@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedreel.core.capture import MOST, WORTH, Recorder, Recording, Replayed
-from fedreel.core.run import load
-from moves import make_sets, train
+from fedreel.runs.run import load
+from support.moves import make_sets, train
 
 
 class FakeGraph:

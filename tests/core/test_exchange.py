@@ -13,15 +13,15 @@ import torch
 from fedreel.core.admission import Admission
 from fedreel.core.client import Client
 from fedreel.core.exchange import Ledger, Policy
+from fedreel.core.ledger import departures, read_ledger, tensors, totals
 from fedreel.core.method import question
 from fedreel.core.update import TRAIN, Order, Update
 from fedreel.core.weights import TensorInfo, Weights
 from fedreel.errors import FedreelError, RecipeError
-from fedreel.ledger import departures, read_ledger, tensors, totals
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedbn import FedBN
 from fedreel.registry import METHODS, lookup
-from toy import federate, make_worker
+from support.toy import federate, make_worker
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

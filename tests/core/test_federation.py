@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from faulty import EXPECTED, FAULTS, Faulty, Unlucky
 from fedreel.config import RoundConfig
 from fedreel.core.aggregate import Mean
 from fedreel.core.client import Client
@@ -22,7 +21,8 @@ from fedreel.engines.local import LocalEngine
 from fedreel.errors import RunError
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedprox import FedProx
-from toy import Notes, Toy, federate, make_worker
+from support.faulty import EXPECTED, FAULTS, Faulty, Unlucky
+from support.toy import Notes, Toy, federate, make_worker
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedreel.core.files import file_name
 from fedreel.core.state import PrivateStore, State
 from fedreel.errors import RunError
+from fedreel.machine.files import file_name
 
 
 def state(value: float) -> State:

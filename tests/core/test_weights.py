@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedreel.core.weights import Layout, TensorInfo, Weights, bind, still_bound
-from toy import ToyNet
+from support.toy import ToyNet
 
 
 def test_binding_changes_nothing_and_ties_model_and_weights() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -10,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreel.data import video
 from fedreel.data.check import check
-from fedreel.data.lists import Clip, find, split_by
+from fedreel.data.clip_index import Clip, find, split_by
 from fedreel.data.shards import build
 from fedreel.errors import DataError
-from moves import LEFT, make_sets, motion, write_set
+from fedreel.media import video
+from support.moves import LEFT, make_sets, motion, write_set
+from support.shared import SHARED
 
-DATA = Path(os.environ.get("FEDREEL_DATA") or Path(__file__).parents[3] / "shared" / "data")
+DATA = SHARED
 
 
 def film(path: Path, shade: int, frames: int = 20) -> None:

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from fedreel.config import load_recipe
-from fedreel.core.run import run
 from fedreel.data import feature_networks, features
 from fedreel.data.feature_networks import LITE0, ModuleFeatures, efficientnet_lite0, fingerprint, read_weights
 from fedreel.data.features import (
@@ -26,9 +25,10 @@ from fedreel.data.features import (
     same_features,
     video_features,
 )
-from fedreel.data.video import write
 from fedreel.errors import DataError, FedreelError, RecipeError
-from tiny import SETTINGS
+from fedreel.media.video import write
+from fedreel.runs.run import run
+from support.tiny import SETTINGS
 
 
 class Brightness:

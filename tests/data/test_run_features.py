@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from embedded import moving, other_task, shifted, train
-from fedreel.apply.summarize import look, summarize
-from fedreel.core.run import load
 from fedreel.data.features import features_at, make_features, same_features, video_features
 from fedreel.data.shards import spaced
-from fedreel.data.video import read, write
 from fedreel.errors import RunError
-from fedreel.tasks.summary import Summary
+from fedreel.media.video import read, write
+from fedreel.runs.run import load
+from fedreel.tasks.summary.summarize import look, summarize
+from fedreel.tasks.summary.task import Summary
+from support.embedded import moving, other_task, shifted, train
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from fedreel.data import shards as module
-from fedreel.data import video
-from fedreel.data.lists import Clip, find
+from fedreel.data.clip_index import Clip, find
 from fedreel.data.shards import Shards, build, spaced
 from fedreel.errors import DataError
+from fedreel.media import video
+from support.shared import SHARED
 
-DATA = Path(os.environ.get("FEDREEL_DATA") or Path(__file__).parents[3] / "shared" / "data")
+DATA = SHARED
 
 
 def world(root: Path, count: int = 10) -> list[Clip]:
@@ -159,10 +160,10 @@ def test_an_interrupted_build_goes_on_where_it_stopped(tmp_path: Path, monkeypat
 def test_a_killed_build_goes_on_and_leaves_no_processes(tmp_path: Path) -> None:
     clips, root = world(tmp_path / "in", 130), tmp_path / "in"
     script = (
-        "import sys, pathlib\nfrom fedreel.data import lists, shards\n"
+        "import sys, pathlib\nfrom fedreel.data import clip_index, shards\n"
         "def said(done, total):\n    print(done, flush=True)\n"
         "root, out = map(pathlib.Path, sys.argv[1:])\n"
-        "shards.build(lists.find(root), root, out, size=(128, 128), workers=2, progress=said)\n"
+        "shards.build(clip_index.find(root), root, out, size=(128, 128), workers=2, progress=said)\n"
     )
     (tmp_path / "script.py").write_text(script)
     command = [sys.executable, str(tmp_path / "script.py"), str(root), str(tmp_path / "out")]

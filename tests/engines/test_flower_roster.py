@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from fakelink import FakeLink, job
 from fedreel.engines.flower import roster
 from fedreel.engines.flower.link import Link
 from fedreel.engines.flower.pipe import Frame
 from fedreel.engines.flower.roster import call_roster, make_roster
 from fedreel.errors import RunError
+from support.fakelink import FakeLink, job
 
 WANTED = {"north": "n1", "south": "n2", "west": "n3"}
 

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from fakelink import FakeLink, Sent, error, keys, orders, reply, rest, then, transport
 from fedreel.core.update import Failure, Update
 from fedreel.engines.flower import engine
 from fedreel.engines.flower.link import Lost
 from fedreel.engines.flower.pipe import Frame
+from support.fakelink import FakeLink, Sent, error, keys, orders, reply, rest, then, transport
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from fedreel.config import RoundConfig, TrainConfig
 from fedreel.core.federation import Federation
 from fedreel.core.method import Method
-from fedreel.core.run import load
 from fedreel.core.server import GLOBAL
 from fedreel.core.task import ClientData, Outputs, Population
 from fedreel.core.update import EVALUATE, Failure, Order, Update
@@ -27,8 +26,9 @@ from fedreel.errors import RecipeError
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedprox import FedProx
 from fedreel.methods.moon import MOON
-from moves import make_sets, train
-from toy import HeadStays, Notes, Toy, ToyPopulation, make_worker, orders, results
+from fedreel.runs.run import load
+from support.moves import make_sets, train
+from support.toy import HeadStays, Notes, Toy, ToyPopulation, make_worker, orders, results
 
 
 @dataclass(frozen=True)

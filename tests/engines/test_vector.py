@@ -26,7 +26,7 @@ from fedreel.engines.stacking import StackedTraining
 from fedreel.engines.vector import VectorEngine
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedprox import FedProx
-from toy import HeadStays, Notes, Toy, ToyPopulation, make_worker, orders, results
+from support.toy import HeadStays, Notes, Toy, ToyPopulation, make_worker, orders, results
 
 CLOSE = 1e-5
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedreel.config import Recipe, as_table
 from fedreel.core.client import Worker
 from fedreel.core.exchange import Policy
-from fedreel.core.files import file_name
+from fedreel.core.ledger import departures
 from fedreel.core.method import Method
 from fedreel.core.task import ClientData, Outputs, Population
 from fedreel.core.update import EVALUATE, TRAIN, Failure, Order, Update
@@ -24,10 +24,10 @@ from fedreel.engines.flower.pipe import Frame
 from fedreel.engines.flower.wire import Result, pack_orders, unpack_results
 from fedreel.engines.flower.workplace import Workplace, for_others
 from fedreel.errors import DataError, FedreelError
-from fedreel.ledger import departures
+from fedreel.machine.files import file_name
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedbn import FedBN
-from toy import Toy, ToyPopulation, make_worker
+from support.toy import Toy, ToyPopulation, make_worker
 
 RECIPE = as_table(Recipe(task={"name": "recognition"}, method={"name": "fedavg"}))
 

@@ -12,21 +12,21 @@ import torch
 from safetensors.torch import load_file
 
 from fedreel.config import Recipe, RoundConfig, TrainConfig
-from fedreel.core import run as core
-from fedreel.core.cluster import adjusted_rand_index, k_means
 from fedreel.core.exchange import Policy
 from fedreel.core.federation import Federation
-from fedreel.core.rundir import read_metrics
+from fedreel.core.ledger import departures
 from fedreel.core.update import ASK, EVALUATE, TRAIN, Order
 from fedreel.engines.local import LocalEngine
 from fedreel.errors import RunError
-from fedreel.ledger import departures
 from fedreel.methods.cfedvs import CFedVS
+from fedreel.methods.cluster import adjusted_rand_index, k_means
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedgroup import FedGroup
 from fedreel.methods.ifca import IFCA
-from planted import Planted, close, first_of, mean, members, part, trained, watched
-from toy import Toy, federate, make_worker
+from fedreel.runs import run as core
+from fedreel.runs.rundir import read_metrics
+from support.planted import Planted, close, first_of, mean, members, part, trained, watched
+from support.toy import Toy, federate, make_worker
 
 # what the federation offers to such methods
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedreel.core.cluster import adjusted_rand_index, k_means
 from fedreel.core.update import EVALUATE, TRAIN
 from fedreel.core.weights import bind
+from fedreel.methods.cluster import adjusted_rand_index, k_means
 from fedreel.methods.fedgroup import FedGroup, decomposed_cosines, flat
-from planted import Planted, close, first_of, mean, members, trained, watched
-from toy import Toy
+from support.planted import Planted, close, first_of, mean, members, trained, watched
+from support.toy import Toy
 
 CLIENTS = ["c0", "c1", "c2", "c3"]
 

@@ -18,8 +18,8 @@ from fedreel.errors import RecipeError
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedca import FedCA
 from fedreel.methods.fedlid import FedLID
-from fedreel.tasks.nt_xent import nt_xent
-from toy import Toy, ToyNet, federate
+from fedreel.tasks.vision.nt_xent import nt_xent
+from support.toy import Toy, ToyNet, federate
 
 
 def test_the_server_changes_the_backbone_and_leaves_the_classifier_to_the_bit(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fedreel.methods.cyclic import Cyclic
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedcmr import FedCMR
 from fedreel.methods.fedvmr import FedVMR
-from toy import Toy, federate, make_worker
+from support.toy import Toy, federate, make_worker
 
 CLIENTS = ("c0", "c1", "c2", "c3")
 PLAIN: dict[str, Any] = {"lambda_": 0.0}

@@ -13,7 +13,7 @@ from fedreel.core.update import TRAIN, Order
 from fedreel.core.weights import Weights
 from fedreel.errors import RecipeError
 from fedreel.methods.fedvssl import FedVSSL
-from toy import federate, make_worker
+from support.toy import federate, make_worker
 
 CLIENTS = ["c0", "c1", "c2", "c3"]
 

@@ -13,14 +13,14 @@ import torch
 from torch.nn import functional as F
 
 from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig, make_recipe
-from fedreel.core.run import load, run
 from fedreel.core.training import Step, multi_grain
 from fedreel.errors import RecipeError, RunError
 from fedreel.methods.fedagm import FedAGM
 from fedreel.methods.fsar import FSAR
-from fedreel.tasks.skeleton import SkeletonRecognition
-from moves import LEFT, RIGHT, TASK, make_sets
-from toy import federate, make_worker
+from fedreel.runs.run import load, run
+from fedreel.tasks.skeleton.task import SkeletonRecognition
+from support.moves import LEFT, RIGHT, TASK, make_sets
+from support.toy import federate, make_worker
 
 PLAIN = {"lambda_": 0.0, "tau": 1.0, "mu": 0.0, "blocks": 0}
 

@@ -14,8 +14,8 @@ from fedreel.core.federation import Federation
 from fedreel.core.update import ASK, EVALUATE, TRAIN, Order
 from fedreel.core.weights import Weights, bind
 from fedreel.methods.ifca import IFCA
-from planted import Planted, close, mean, part, trained, watched
-from toy import Toy, federate, make_worker
+from support.planted import Planted, close, mean, part, trained, watched
+from support.toy import Toy, federate, make_worker
 
 CLIENTS = ["c0", "c1", "c2", "c3"]
 

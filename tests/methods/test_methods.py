@@ -18,7 +18,7 @@ from fedreel.core.task import EVERYONE, Outputs
 from fedreel.core.training import Step, model_contrastive, proximal
 from fedreel.core.update import TRAIN, Order
 from fedreel.core.weights import Weights, bind
-from fedreel.methods.ends import Centralised, LocalOnly
+from fedreel.methods.baselines import Centralised, LocalOnly
 from fedreel.methods.fedagm import FedAGM
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedbn import FedBN
@@ -26,7 +26,7 @@ from fedreel.methods.fedprox import FedProx
 from fedreel.methods.fedu import FedU
 from fedreel.methods.loss import LossWeighted
 from fedreel.methods.moon import MOON
-from toy import Toy, federate, make_worker
+from support.toy import Toy, federate, make_worker
 
 CLIENTS = ["c0", "c1", "c2", "c3"]
 

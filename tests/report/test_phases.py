@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_report_odd_runs import ODD
-from test_report_page import NASTY, Page, append, make_run, read_page
 
 from fedreel.report import write
 from fedreel.report.markup import finite
 from fedreel.report.read import read_run
+from support.report_pages import NASTY, ODD, Page, append, make_run, read_page
 
 CLIENTS, MEAN, SERVER = "clients after training (mean)", "their mean", "after the server's training"
 TITLE = "top1 of the clients and the server"

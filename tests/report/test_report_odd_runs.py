@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
-from test_report_page import append, make_run, read_page, records_of
 
 from fedreel.errors import RunError
 from fedreel.report import write
-
-ODD: list[Any] = [None, -1, 1e308, math.nan, math.inf, True, "", "x", [], [None], {}, {"x": {}}, {"x": [1e300, "y"]}]
+from support.report_pages import ODD, append, make_run, read_page, records_of
 
 
 @pytest.mark.parametrize("missing", ["recipe.toml", "summary.json", "metrics.jsonl", "ledger.jsonl"])

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_report_page import NASTY, make_run, read_page
 
 from fedreel.errors import RunError
 from fedreel.report import Entry, compare_table, write_index, write_table
 from fedreel.report.compare import cell_text
+from support.report_pages import NASTY, make_run, read_page
 
 
 def with_metrics(run: Path, **metrics: float) -> Path:

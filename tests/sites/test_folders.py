@@ -19,7 +19,7 @@ pytest.importorskip("cryptography", reason="comes with the extra `flower`")
 from fedreel.sites import keys, server, site
 from fedreel.sites.server import ServerFolder
 from fedreel.sites.site import SiteFolder
-from tiny import Said, cli
+from support.tiny import Said, cli
 
 RECIPE = """
 system = "recognition"

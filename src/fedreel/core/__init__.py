@@ -1,0 +1,1 @@
+"""The exchange: what passes between server and clients, and nothing else."""

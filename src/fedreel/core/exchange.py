@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from fedreel.core.ledger import read_ledger
 from fedreel.core.update import Order, Update
 from fedreel.core.weights import Layout, Weights
 from fedreel.errors import FedreelError, PolicyError, RecipeError, nearest
-from fedreel.ledger import read_ledger
 
 KINDS: dict[str, str] = {
     "name": "the client's name and that its data fit the job",

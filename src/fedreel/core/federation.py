@@ -16,7 +16,7 @@ from fedreel.core.admission import Admission
 from fedreel.core.engine import Engine
 from fedreel.core.method import Method
 from fedreel.core.server import GLOBAL, Progress, Server, Watcher
-from fedreel.core.study import Study
+from fedreel.core.server_training import Study
 from fedreel.core.task import Examples, What
 from fedreel.core.update import ASK, EVALUATE, TRAIN, Failure, Order, Update, Value
 from fedreel.core.weights import Weights

@@ -12,8 +12,8 @@ from fedreel.config import Recipe, build
 from fedreel.core.client import Worker
 from fedreel.core.exchange import Ledger, Policy
 from fedreel.core.method import Method
+from fedreel.core.server_training import Study
 from fedreel.core.state import PrivateStore
-from fedreel.core.study import Study
 from fedreel.core.task import Examples, Population, Task, What, studied
 from fedreel.errors import RecipeError
 from fedreel.registry import METHODS, TASKS, lookup

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from fedreel.core.blueprint import Blueprint
-from fedreel.core.study import Study
+from fedreel.core.server_training import Study
 from fedreel.core.task import Examples, Task, Tensors, What
 from fedreel.core.weights import Weights
 from fedreel.errors import RunError

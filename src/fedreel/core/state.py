@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedreel.core.files import file_name, sync_path
 from fedreel.errors import RunError
+from fedreel.machine.files import file_name, sync_path
 
 Key = tuple[int, int]
 _KEEP_ROUNDS = 2  # generations this many rounds back stay, so that a server may fall back to an older checkpoint

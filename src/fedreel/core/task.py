@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedreel.core.device import sent
 from fedreel.core.weights import TensorInfo
 from fedreel.errors import RecipeError
+from fedreel.machine.device import sent
 
 Batch = Any
 

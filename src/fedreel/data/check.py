@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from fedreel.core.processes import in_processes
-from fedreel.data.lists import INDEX as LIST_INDEX
-from fedreel.data.lists import Clip, find, videos
+from fedreel.data.clip_index import INDEX as LIST_INDEX
+from fedreel.data.clip_index import Clip, find, videos
 from fedreel.data.shards import INDEX as SHARDS_INDEX
 from fedreel.data.shards import Shards
-from fedreel.data.skeleton.motions import find_sets, is_skeletons, read_set
-from fedreel.data.skeleton.recordings import set_name
-from fedreel.data.video import Reader
 from fedreel.errors import DataError
+from fedreel.machine.processes import in_processes
+from fedreel.media.video import Reader
+from fedreel.tasks.skeleton.motions import find_sets, is_skeletons, read_set
+from fedreel.tasks.skeleton.recordings import set_name
 
 INDICES = (LIST_INDEX, SHARDS_INDEX)
 BATCH = 16  # videos a process looks at between two reports

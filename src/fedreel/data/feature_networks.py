@@ -17,8 +17,8 @@ from fedreel.data.torch_file import LITE0, read_weights
 from fedreel.errors import FedreelError, RunError, nearest
 
 if TYPE_CHECKING:
-    from fedreel.core.run import Loaded
     from fedreel.core.task import Embeds
+    from fedreel.runs.run import Loaded
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 
@@ -80,9 +80,9 @@ def run_features(folder: Path) -> Features:
 
 def load_embedding(run: Path, client: str = "", device: str = "cpu") -> tuple[Loaded, Embeds]:
     """The model of a run and its task, if that one says what vector a clip is; see `own_model` for the client."""
-    from fedreel.core.run import load
     from fedreel.core.task import Embeds
     from fedreel.registry import TASKS, lookup, names
+    from fedreel.runs.run import load
 
     loaded = load(run, device=device)
     if not isinstance(loaded.task, Embeds):
@@ -99,9 +99,9 @@ def load_embedding(run: Path, client: str = "", device: str = "cpu") -> tuple[Lo
 def own_model(loaded: Loaded, run: Path, client: str = "", device: str = "cpu") -> Loaded:
     """A run's model with a backbone that is trained in all its parts: everybody's or, where parts of it stay with the
     clients or communities have their own, that of a client."""
-    from fedreel.core.run import load
     from fedreel.core.server import GLOBAL
     from fedreel.core.state import PrivateStore
+    from fedreel.runs.run import load
 
     run = run.parent if run.name == "model" and (run / "card.json").is_file() else run
     kept = [name for name in loaded.card["private"] if name.startswith("backbone.")]

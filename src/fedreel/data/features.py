@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fedreel.data.cache import cache_folder
 from fedreel.data.shards import spaced
-from fedreel.data.video import Reader, unreadable
 from fedreel.errors import DataError, FedreelError, RecipeError, nearest
+from fedreel.machine.cache import cache_folder
+from fedreel.media.video import Reader, unreadable
 
 STEPS_AT_ONCE = 32  # windows given to the features in one call
 Ends = Callable[[float], Iterator[int]]  # the video's frames per second -> where steps end (the frame not included)

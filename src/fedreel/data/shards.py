@@ -13,10 +13,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedreel.core.processes import in_processes
-from fedreel.data.lists import Clip
-from fedreel.data.video import Reader, backend
+from fedreel.data.clip_index import Clip
 from fedreel.errors import DataError
+from fedreel.machine.processes import in_processes
+from fedreel.media.video import Reader, backend
 
 VERSION = 1
 INDEX, PLAN = "index.json", "building.json"

@@ -10,7 +10,7 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from fedreel.data.cache import cache_folder
+from fedreel.machine.cache import cache_folder
 
 # Data is checked to be finite, so comparisons need no care for NaN. Nothing here changes how a sum is rounded.
 COMPARE = frozenset({"nnan", "nsz"})

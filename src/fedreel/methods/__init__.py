@@ -1,0 +1,1 @@
+"""How clients cooperate: one file a method."""

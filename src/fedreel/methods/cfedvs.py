@@ -9,9 +9,9 @@ import numpy as np
 from torch import Tensor
 
 from fedreel.core.client import Client
-from fedreel.core.cluster import k_means
 from fedreel.core.federation import Federation
 from fedreel.core.method import question
+from fedreel.methods.cluster import k_means
 from fedreel.methods.communities import Communities, Groups, name_of
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedreel.core.aggregate import Mean
-from fedreel.core.cluster import k_means
 from fedreel.core.federation import Federation
 from fedreel.core.weights import Weights
+from fedreel.methods.cluster import k_means
 from fedreel.methods.communities import Communities, Groups, name_of
 
 

@@ -101,7 +101,7 @@ class SameConv2d(nn.Conv2d):
 
 @contextmanager
 def _onednn() -> Iterator[None]:
-    """Within this, CPUs use oneDNN even where `fedreel.core.device` has switched it off: without it, depthwise
+    """Within this, CPUs use oneDNN even where `fedreel.machine.device` has switched it off: without it, depthwise
     convolutions go channel by channel on 64-bit ARM."""
     before = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = True  # type: ignore[assignment]

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from fedreel.config import Recipe, as_table, load_recipe
-from fedreel.core.files import write_atomic
-from fedreel.core.processes import cores, in_processes
 from fedreel.errors import RecipeError, nearest
+from fedreel.machine.files import write_atomic
+from fedreel.machine.processes import cores, in_processes
 from fedreel.report import write_table
 from fedreel.reproduce.spec import Claim, Metrics, Row, Scale, Table
 

@@ -14,7 +14,11 @@ from typing import Any
 import h5py
 import numpy as np
 
-from fedreel.analysis.summary_scores import (
+from fedreel.config import Recipe
+from fedreel.methods.cluster import adjusted_rand_index
+from fedreel.reproduce.spec import Claim, Metrics, Only, Row, Scale, Table
+from fedreel.runs.rundir import read_metrics
+from fedreel.tasks.summary.metrics import (
     SummaryScores,
     Truth,
     centre_scores,
@@ -25,10 +29,6 @@ from fedreel.analysis.summary_scores import (
     random_scores,
     score,
 )
-from fedreel.config import Recipe
-from fedreel.core.cluster import adjusted_rand_index
-from fedreel.core.rundir import read_metrics
-from fedreel.reproduce.spec import Claim, Metrics, Only, Row, Scale, Table
 
 METRICS = ("f1", "f1_clients", "tau", "rho")
 VSLSTM: Mapping[str, Any] = {"task.summarizer": "vslstm"}

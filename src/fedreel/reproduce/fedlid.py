@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedreel.analysis import image_runs
-from fedreel.data.pictures import open_pictures
 from fedreel.errors import DataError
 from fedreel.reproduce.spec import Claim, Row, Scale, Table
+from fedreel.tasks.image import analysis as image_runs
+from fedreel.tasks.image.pictures import open_pictures
 
 SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
 PRINTED: dict[str, dict[str, float]] = {  # mean accuracy over local clients: Tables 1 and 3

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedreel.analysis.moment_runs import chosen, curves, seconds, swapped, without_looking
-from fedreel.analysis.moments import best_mean, clock, rounds_to_target
 from fedreel.config import DataConfig
-from fedreel.core.rundir import read_summary
-from fedreel.data.moments.features import npz_keys
-from fedreel.data.moments.sources import open_moments
-from fedreel.data.moments.text import Words
 from fedreel.reproduce.spec import Claim, Metrics, Row, Scale, Table
+from fedreel.runs.rundir import read_summary
+from fedreel.tasks.moments.analysis import chosen, curves, seconds, swapped, without_looking
+from fedreel.tasks.moments.features import npz_keys
+from fedreel.tasks.moments.metrics import best_mean, clock, rounds_to_target
+from fedreel.tasks.moments.sources import open_moments
+from fedreel.tasks.moments.text import Words
 
 PRINTED = {  # Table 1, Charades-STA: R(1, .7), R(1, .5), R(1, .3)
     "centralised": (30.15, 53.29, 67.19),

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedreel.analysis import pretraining
-from fedreel.data.lists import Clip, find
-from fedreel.data.playground.actions import CLASSES
+from fedreel.data.clip_index import Clip, find
 from fedreel.data.shards import INDEX, Shards
 from fedreel.errors import DataError
+from fedreel.playground.actions import CLASSES
 from fedreel.reproduce.spec import Claim, Metrics, Row, Scale, Table
+from fedreel.tasks.pretrain import analysis as pretraining
 
 T1 = ("tune/ucf101", "probe/ucf101", "tune/hmdb51", "probe/hmdb51", "r1/ucf101", "r5/ucf101", "r1/hmdb51", "r5/hmdb51")
 T2 = ("tune/ucf101", "tune/hmdb51", "r1/ucf101", "r5/ucf101", "r1/hmdb51", "r5/hmdb51")

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fedreel.analysis import skeletons
-from fedreel.data.playground.sizes import owner_name
-from fedreel.data.playground.skeletons import OWNERS
-from fedreel.data.skeleton.joints import KINECT_V1
-from fedreel.data.skeleton.motions import find_sets
-from fedreel.data.skeleton.recordings import set_name
+from fedreel.playground.sizes import owner_name
 from fedreel.reproduce.spec import Claim, Row, Scale, Table
+from fedreel.tasks.skeleton import analysis as skeletons
+from fedreel.tasks.skeleton.joints import KINECT_V1
+from fedreel.tasks.skeleton.motions import find_sets
+from fedreel.tasks.skeleton.playground import OWNERS
+from fedreel.tasks.skeleton.recordings import set_name
 
 SETS = ("PKU I", "PKU II", "NTU60", "NTU120", "UESTC")
 PRINTED: dict[tuple[str, str], tuple[float, ...]] = {  # Table 1

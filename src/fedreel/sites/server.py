@@ -18,9 +18,9 @@ from typing import Any
 import tomli_w
 
 from fedreel.config import build, check_ranges, read_toml
-from fedreel.core.files import write_atomic
 from fedreel.engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
 from fedreel.errors import FedreelError, RunError, nearest
+from fedreel.machine.files import write_atomic
 from fedreel.sites import keys
 
 _START = 60.0  # seconds that the SuperLink may take to start

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal
 import tomli_w
 
 from fedreel.config import DataConfig, Recipe, build, read_toml
-from fedreel.core.files import write_atomic
 from fedreel.errors import DataError, FedreelError, RecipeError, RunError
+from fedreel.machine.files import write_atomic
 
 if TYPE_CHECKING:
     from fedreel.core.client import Worker
@@ -88,12 +88,12 @@ class SiteFolder:
 
     def worker(self, recipe: Recipe, run: str) -> Worker:
         """A worker for a job at this site."""
-        from fedreel.core.device import pick_device
         from fedreel.core.exchange import Ledger, Policy
-        from fedreel.core.files import file_name
         from fedreel.core.job import Job, make_method, make_task, make_worker
         from fedreel.core.state import PrivateStore
         from fedreel.core.task import OneClient
+        from fedreel.machine.device import pick_device
+        from fedreel.machine.files import file_name
 
         recipe = replace(recipe, data=self.local(recipe.data), device=self.config.device, policy="")
         place = self.runs / file_name(run)

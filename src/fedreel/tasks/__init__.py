@@ -1,0 +1,1 @@
+"""What a client learns: one folder a task."""

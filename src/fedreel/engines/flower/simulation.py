@@ -9,12 +9,12 @@ import torch
 
 from fedreel.config import Recipe
 from fedreel.core.client import Worker
-from fedreel.core.device import pick_device
 from fedreel.core.exchange import Ledger, Policy
 from fedreel.core.job import Job, make_method, make_task, make_worker
 from fedreel.core.state import PrivateStore
 from fedreel.engines.flower.pipe import Frame
 from fedreel.engines.flower.workplace import Workplace
+from fedreel.machine.device import pick_device
 
 _workplaces: dict[tuple[Any, ...], Workplace] = {}  # this process's, kept warm between messages
 

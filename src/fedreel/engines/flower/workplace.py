@@ -12,12 +12,12 @@ from typing import Any
 from fedreel import __version__
 from fedreel.config import Recipe, make_recipe
 from fedreel.core.client import Worker
-from fedreel.core.files import file_name, write_atomic
 from fedreel.core.update import Failure, Order, Update
 from fedreel.engines.flower.pipe import Frame
 from fedreel.engines.flower.wire import Result, pack_results, unpack_orders
 from fedreel.engines.local import attempt
 from fedreel.errors import FedreelError
+from fedreel.machine.files import file_name, write_atomic
 
 Explain = Callable[[Exception], str] | None  # None: errors in full, for the machine where they happen
 

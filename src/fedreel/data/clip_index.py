@@ -1,0 +1,198 @@
+"""Which clips a folder holds: an index.csv, OWNER/CLASS/*.mp4, CLASS/*.mp4 or any folder of videos."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from fedreel.errors import DataError, nearest
+from fedreel.media.video import SUFFIXES
+
+INDEX = "index.csv"
+LAYOUTS = ("index", "split/owner/class", "owner/class", "split/class", "class", "flat")
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}  # what people call them -> what we call them
+
+
+@dataclass(frozen=True, order=True)
+class Clip:
+    """One video file, its path relative to the data folder with '/' between parts; unknown fields are ''."""
+
+    path: str
+    label: str = ""
+    owner: str = ""
+    split: str = ""
+
+
+def find(folder: Path, layout: str = "auto") -> list[Clip]:
+    """The clips of a folder, sorted by path.
+
+    The layout names what the folders mean, from the outside in. "auto" takes an index.csv where there is one
+    and else goes by depth: two levels are owner/class (split/class if the outer ones are called train, test
+    ...), one level is class, anything else is flat, that is, without labels.
+    """
+    if layout not in ("auto", *LAYOUTS):
+        raise DataError(f"there is no layout '{layout}'", where=str(folder), hint=nearest(layout, ("auto", *LAYOUTS)))
+    if not folder.is_dir():
+        raise DataError("there is no such data folder", where=str(folder))
+    if layout == "index" or (layout == "auto" and (folder / INDEX).is_file()):
+        return read_index(folder / INDEX)
+    paths = videos(folder)
+    if not paths:
+        raise DataError(
+            "no videos here",
+            where=str(folder),
+            expected=f"an {INDEX}, or files ending in {' '.join(sorted(SUFFIXES))}",
+        )
+    return _by_folders(paths, _guess(paths) if layout == "auto" else layout, folder)
+
+
+def read_index(path: Path) -> list[Clip]:
+    """The clips of an index.csv with the columns path, label, owner, split (only path must be there)."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            table = csv.DictReader(file)
+            if "path" not in (table.fieldnames or ()):
+                found = ", ".join(table.fieldnames or ()) or "an empty file"
+                raise DataError(
+                    "the index has no column 'path'",
+                    where=str(path),
+                    expected="path,label,owner,split",
+                    found=found,
+                )
+            clips = [_from_row(row, f"{path}:{table.line_num}") for row in table]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError("the index cannot be read", where=str(path), found=str(error)) from error
+    seen: set[str] = set()
+    for clip in clips:
+        if clip.path in seen:
+            raise DataError("the index names a clip twice", where=str(path), found=clip.path)
+        seen.add(clip.path)
+    if not clips:
+        raise DataError("the index names no clips", where=str(path))
+    return sorted(clips)
+
+
+def videos(folder: Path) -> list[str]:
+    """Every video below the folder, hidden files and folders (and so a Mac's ._ twins) left out."""
+    found = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        here = Path(place).relative_to(folder)
+        names = (n for n in files if not n.startswith(".") and Path(n).suffix.lower() in SUFFIXES)
+        found += [(here / name).as_posix() for name in names]
+    return sorted(found)
+
+
+def split_by(clips: Sequence[Clip], test_share: float, seed: int, by: str = "owner") -> list[Clip]:
+    """Give every clip without a split 'train' or 'test'; the same names and seed give the same split.
+
+    by="owner" puts whole owners into the test part (at least one, never all); by="clip" draws the test clips
+    evenly over owners and labels.
+    """
+    if by not in ("owner", "clip"):
+        raise DataError(f"clips cannot be split by '{by}'", hint=nearest(by, ("owner", "clip")))
+    if not 0 <= test_share < 1:
+        raise DataError("not a share of clips to test on", expected="0 <= test_share < 1", found=str(test_share))
+    absent = [clip for clip in clips if not clip.split]
+    test = _test_owners(absent, test_share, seed) if by == "owner" else _test_clips(absent, test_share, seed)
+    return [clip if clip.split else replace(clip, split="test" if clip in test else "train") for clip in clips]
+
+
+def _guess(paths: list[str]) -> str:
+    depths = {path.count("/") for path in paths}
+    outer_are_splits = all(path.split("/")[0].lower() in SPLITS for path in paths)
+    if depths == {3} and outer_are_splits:
+        return "split/owner/class"
+    if depths == {2}:
+        return "split/class" if outer_are_splits else "owner/class"
+    return "class" if depths == {1} else "flat"
+
+
+def _by_folders(paths: list[str], layout: str, folder: Path) -> list[Clip]:
+    if layout == "flat":
+        return [Clip(path) for path in paths]
+    words = ["label" if word == "class" else word for word in layout.split("/")]
+    clips = []
+    for path in paths:
+        parents = path.split("/")[:-1]
+        if len(parents) != len(words):
+            raise DataError(
+                f"a clip does not lie as '{layout}' says",
+                where=str(folder / path),
+                expected="/".join(word.upper() for word in layout.split("/")) + "/name below the data folder",
+                found=path,
+                hint="use layout 'flat', or name the clips in an index.csv",
+            )
+        named = dict(zip(words, parents))
+        if "split" in named:
+            named["split"] = _split(named["split"], str(folder / path))
+        clips.append(Clip(path, **named))
+    return clips
+
+
+def _from_row(row: dict[str, str | None], where: str) -> Clip:
+    path, label, owner, split = ((row.get(name) or "").strip() for name in ("path", "label", "owner", "split"))
+    pure = PurePosixPath(path.replace("\\", "/"))
+    if not path or pure.is_absolute() or ".." in pure.parts or ":" in pure.parts[0]:
+        raise DataError(
+            "a clip's path must lie below the folder of its index",
+            where=where,
+            expected="a relative path such as owner/class/clip.mp4",
+            found=repr(path),
+        )
+    return Clip(pure.as_posix(), label, owner, _split(split, where))
+
+
+def _split(word: str, where: str) -> str:
+    if word and word.lower() not in SPLITS:
+        raise DataError(
+            "a clip is of no known split",
+            found=word,
+            where=where,
+            expected="train, val or test",
+            hint=nearest(word.lower(), SPLITS),
+        )
+    return SPLITS.get(word.lower(), "")
+
+
+def _test_owners(clips: Sequence[Clip], share: float, seed: int) -> set[Clip]:
+    owners = _shuffled({clip.owner for clip in clips}, seed)
+    if share == 0 or not owners:
+        return set()
+    if len(owners) == 1:
+        raise DataError(
+            "one owner's clips cannot be split by owner",
+            found=owners[0] or "clips without an owner",
+            hint="split by clip",
+        )
+    chosen = set(owners[: min(max(1, round(share * len(owners))), len(owners) - 1)])
+    return {clip for clip in clips if clip.owner in chosen}
+
+
+def _test_clips(clips: Sequence[Clip], share: float, seed: int) -> set[Clip]:
+    """Each group gives its share; what rounding owes passes to the next group, so the total is right too."""
+    groups: dict[str, dict[str, Clip]] = defaultdict(dict)
+    for clip in clips:
+        groups[f"{clip.owner}\0{clip.label}"][clip.path] = clip
+    test: set[Clip] = set()
+    passed = 0
+    for name in _shuffled(groups, seed):
+        group = groups[name]
+        count = round(share * (passed + len(group))) - round(share * passed)
+        passed += len(group)
+        test |= {group[path] for path in _shuffled(group, seed)[:count]}
+    return test
+
+
+def _shuffled(names: Iterable[str], seed: int) -> list[str]:
+    """An order that depends on the names and the seed alone, not on the platform or the library version."""
+    return sorted(names, key=lambda name: hashlib.sha256(f"{seed}\0{name}".encode()).digest())

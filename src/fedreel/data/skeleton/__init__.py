@@ -1,1 +1,0 @@
-"""Recordings of moving bodies: sensors' joints, readers of public formats, one form for all, and clients of them."""

@@ -1,0 +1,1 @@
+"""What the machine gives: files written whole, processes, devices, a cache."""

@@ -1,0 +1,103 @@
+"""Some frames of a video by their numbers, and excerpts: short clips, evenly spaced, as a network is shown them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from av.video.reformatter import VideoReformatter
+
+from fedreel.media.excerpt_frames import excerpt_frames
+from fedreel.media.frames import Film, Span, Timeline, opened, some
+from fedreel.media.video import UNSTATED_FPS, reason, rgb, unreadable
+
+Which = Callable[[int], np.ndarray]  # the number of frames -> the numbers of those that are wanted
+Picture = Callable[[Any, Fraction], np.ndarray]  # a decoded frame and its pixels' width by height -> RGB
+
+
+@dataclass(frozen=True)
+class Excerpts:
+    """Clips (EXCERPTS, frames, size, size, 3) of bytes, the video's length, and why its tail is missing."""
+
+    clips: np.ndarray
+    seconds: float
+    fault: str
+
+
+def excerpts(path: Path, frames: int, size: int) -> Excerpts:
+    """Clips of `frames` frames in a row, scaled to a square of `size` pixels as shards are."""
+    scaler = VideoReformatter()
+
+    def square(frame: Any, _: Fraction) -> np.ndarray:
+        return rgb(frame, (size, size), scaler)
+
+    pictures, line = chosen(path, lambda n: excerpt_frames(n, frames), square)
+    places = excerpt_frames(line.n_frames, frames)
+    clips = np.stack([pictures[number] for number in places.flat]).reshape(*places.shape, size, size, 3)
+    return Excerpts(clips, line.seconds(line.n_frames), line.fault)
+
+
+def chosen(path: Path, which: Which, picture: Picture) -> tuple[dict[int, np.ndarray], Timeline]:
+    """Pictures of some frames by their numbers. What lies between them is jumped over where the file allows it."""
+    path = Path(path)
+    try:
+        line = _scanned(path)
+        if line is not None:
+            wanted = np.unique(which(line.n_frames))
+            found = {n: picture(frame, line.pixel) for n, frame in some(path, line, _spans(wanted))}
+            if len(found) == len(wanted):
+                return found, line
+        return _all_decoded(path, which, picture)
+    except (av.FFmpegError, ValueError) as error:  # pixels that nothing can convert
+        raise unreadable(path, reason(error)) from error
+
+
+def shape(frame: Any, pixel: Fraction) -> tuple[float, float]:
+    """Height and width of a frame as a viewer sees it: upright, with the pixels' own proportions."""
+    tall, wide = float(frame.height), frame.width * float(pixel)
+    return (wide, tall) if round(frame.rotation / 90) % 2 else (tall, wide)
+
+
+def _scanned(path: Path) -> Timeline | None:
+    """When frames are shown, from the packets alone, without decoding; None where these do not tell for sure."""
+    ticks, keys, last = [], [], 0
+    with opened(path) as (container, stream):
+        fps = float(stream.average_rate or stream.guessed_rate or UNSTATED_FPS)
+        base = stream.time_base or Fraction(1, 90000)
+        try:
+            for packet in container.demux(stream):
+                if packet.is_corrupt or (packet.size and packet.pts is None):
+                    return None
+                if packet.size and not packet.is_discard:
+                    ticks.append(packet.pts)
+                    keys += [packet.pts] if packet.is_keyframe else []
+                    last = packet.duration or last
+        except (av.FFmpegError, ValueError):
+            return None
+        pixel = stream.codec_context.sample_aspect_ratio or Fraction(1)
+        promised = stream.frames
+    ticks.sort()
+    if not keys or len({*ticks}) < len(ticks) or (promised and promised != len(ticks)) or min(keys) > ticks[0]:
+        return None
+    end = ticks[-1] + (last or max(round(1 / (fps * base)), 1))
+    return Timeline(np.array([*ticks, end]), np.searchsorted(ticks, sorted(keys)), base, fps, pixel)
+
+
+def _all_decoded(path: Path, which: Which, picture: Picture) -> tuple[dict[int, np.ndarray], Timeline]:
+    """The sure way: once to count the frames that can be decoded, once to keep those wanted."""
+    film = Film(path)
+    wanted = {*which(sum(1 for _ in film)).flat}
+    line = film.timeline
+    return {n: picture(frame, line.pixel) for n, frame in enumerate(Film(path)) if n in wanted}, line
+
+
+def _spans(numbers: np.ndarray) -> list[Span]:
+    """Ascending numbers as first and last of those in a row."""
+    bounds = [0, *(np.flatnonzero(np.diff(numbers) > 1) + 1).tolist(), len(numbers)]
+    return [(int(numbers[a]), int(numbers[b - 1])) for a, b in pairwise(bounds)]

@@ -1,0 +1,217 @@
+"""From a recipe to a run directory: builds task, method and engine, lets the method run, writes what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from fedreel import __version__
+from fedreel.config import Recipe, as_table, make_recipe
+from fedreel.core.blueprint import Blueprint
+from fedreel.core.engine import Engine
+from fedreel.core.federation import Federation
+from fedreel.core.job import Job, make_method, make_study, make_task, resolved
+from fedreel.core.method import Method
+from fedreel.core.server import GLOBAL, Progress, Watcher
+from fedreel.core.state import PrivateStore
+from fedreel.core.task import Task
+from fedreel.errors import RecipeError, RunError, nearest
+from fedreel.machine.device import pick_device
+from fedreel.machine.files import new_folder
+from fedreel.registry import ENGINES, lookup
+from fedreel.report import write as write_report
+from fedreel.runs.progress import ProgressLine
+from fedreel.runs.rundir import RunDir, read_summary, room_to_write
+from fedreel.runs.track import find_trackers
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run."""
+
+    path: Path
+    summary: dict[str, Any]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self.summary["metrics"]
+
+
+def run(
+    recipe: Recipe,
+    out: Path | str,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+    task: Task | None = None,
+    method: Method | None = None,
+) -> Result:
+    """Run a recipe into the folder `out`. `task` and `method` may be given as objects, registered or not."""
+    out = Path(out)
+    device = pick_device(recipe.device)
+    task = task or make_task(recipe)
+    method = method or make_method(recipe)
+    recipe = resolved(recipe, task, method)
+    start_engine = _engine_starter(recipe)
+    with room_to_write(out), closing(RunDir(out, recipe, resume=resume)) as folder:
+        if folder.complete:
+            if not (out / "report.html").exists():
+                write_report(out)
+            return Result(out, read_summary(out))
+        job = Job(recipe, task, method, device, out, folder.id, folder.life)
+        trackers = find_trackers(recipe.track)
+        with closing(start_engine(job)) as engine, folder.writing():
+            progress = folder.begin(device)
+            with ProgressLine(recipe.system or recipe.method["name"], recipe.round.rounds) as line:
+                # the folder's round_done is the commit: last, so that all else of the round is written before it
+                watchers: list[Watcher] = [*(make(out) for make in trackers), *([] if quiet else [line]), folder]
+                fed = Federation(
+                    engine,
+                    method,
+                    recipe.round,
+                    recipe.seed,
+                    watchers=watchers,
+                    progress=progress,
+                    public=lambda: task.public(recipe.data, recipe.data.seed),
+                    study=lambda what, share, own: make_study(job, what, share, own),
+                )
+                if progress is None:
+                    fed.record("partition", **engine.describe())
+                method.run(fed)
+                folder.settle()
+            _save_model(job, engine.blueprint, fed)
+            summary = _summary(job, engine, fed.progress)
+            folder.write_json("summary.json", summary)
+        write_report(out)
+        return Result(out, summary)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A trained model, ready to use."""
+
+    model: nn.Module
+    task: Task
+    card: dict[str, Any]
+
+
+def load(path: Path | str, *, model: str = GLOBAL, client: str = "", device: str = "cpu") -> Loaded:
+    """The model of a run (or of its folder `model/`). Tensors that never left their clients are as initialised, unless
+    a `client` of the run is named whose private part lies in the run's folder: then they are this client's."""
+    folder = Path(path) / "model" if (Path(path) / "model").is_dir() else Path(path)
+    try:
+        card = json.loads((folder / "card.json").read_text())
+        if model not in card["models"]:
+            raise RunError(f"there is no model '{model}' here", where=str(folder), hint=nearest(model, card["models"]))
+        tensors = load_file(folder / f"{model}.safetensors", device=device)
+        recipe = make_recipe(card["recipe"], str(folder / "card.json"))
+        task = make_task(_without_init(recipe))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(recipe.seed)
+            net = task.model().to(device)
+        net.load_state_dict(tensors, strict=False)
+        private = _private(Path(path), client, card["private"]) if client else {}
+        net.load_state_dict(private, strict=False)
+        own = {*net.state_dict()}
+        extra, lost = sorted({*tensors} - own), sorted({*card["travelling"]} - {*tensors})
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise RunError(
+            "this is not a finished run or model folder",
+            where=str(path),
+            found=f"{type(error).__name__}: {error}",
+            hint="give the folder that `fedreel run --out` wrote",
+        ) from error
+    if extra or lost:
+        raise RunError(
+            "the model file does not hold the tensors that its card promises",
+            where=str(folder / f"{model}.safetensors"),
+            found=", ".join([f"{n} too much" for n in extra[:3]] + [f"{n} missing" for n in lost[:3]]),
+        )
+    return Loaded(net.eval(), task, {**card, "not_trained": sorted(own - {*tensors} - {*private})})
+
+
+def _without_init(recipe: Recipe) -> Recipe:
+    """What a finished model began with is not read again: the file may be gone by now."""
+    return replace(recipe, task={**recipe.task, "init": ""}) if recipe.task.get("init") else recipe
+
+
+def _private(run: Path, client: str, wanted: Sequence[str]) -> dict[str, Tensor]:
+    """A client's private part of the model, out of the run's folder."""
+    store = PrivateStore(run / "clients")
+    kept = store.newest(client).tensors
+    found = {name: kept[f"model/{name}"] for name in wanted if f"model/{name}" in kept}
+    if len(found) < len(wanted):
+        raise RunError(
+            f"the private part of client '{client}' is not here",
+            where=str(store.folder),
+            hint=nearest(client, store.clients()) + "; at real sites it stays at the site",
+        )
+    return found
+
+
+def _engine_starter(recipe: Recipe) -> Callable[[Job], Any]:
+    name, settings = recipe.engine["name"], {k: v for k, v in recipe.engine.items() if k != "name"}
+    cls = lookup(ENGINES, name)
+    known = list(signature(cls.begin).parameters)[1:]
+    for key in settings:
+        if key not in known:
+            raise RecipeError(f"unknown key '{key}'", where=f"[engine] {name}", hint=nearest(key, known))
+    return lambda job: cls.begin(job, **settings)
+
+
+def _save_model(job: Job, made: Blueprint, fed: Federation) -> None:
+    recipe, progress = job.recipe, fed.progress
+    card = {
+        "fedreel": __version__,
+        "system": recipe.system,
+        "task": recipe.task["name"],
+        "method": recipe.method["name"],
+        "models": sorted(progress.models),
+        "travelling": list(made.travelling.place),
+        "private": list(made.private.place),
+        "parameters": made.parameters,
+        "metrics": progress.metrics,
+        "rounds": progress.round,
+        "recipe": as_table(recipe),
+        **job.task.card(),
+        **job.method.card(fed),
+    }
+    with new_folder(job.out / "model") as temp:
+        for name, weights in progress.models.items():
+            save_file({n: t.detach().cpu().contiguous() for n, t in weights.items()}, temp / f"{name}.safetensors")
+        (temp / "card.json").write_text(json.dumps(card, indent=1) + "\n")
+
+
+def _summary(job: Job, engine: Engine, progress: Progress) -> dict[str, Any]:
+    recipe = job.recipe
+    return {
+        "system": recipe.system,
+        "method": recipe.method["name"],
+        "task": recipe.task["name"],
+        "engine": recipe.engine["name"],
+        "device": str(job.device),
+        "seed": recipe.seed,
+        "rounds": progress.round,
+        "clients": len(engine.clients),
+        "parameters": engine.blueprint.parameters,
+        "wall_seconds": round(progress.totals["seconds"], 3),
+        "bytes_up": int(progress.totals["bytes_up"]),
+        "bytes_down": int(progress.totals["bytes_down"]),
+        "metrics": progress.metrics,
+        "refused": progress.refused,
+        "fedreel": __version__,
+        "torch": torch.__version__,
+        "cores": os.cpu_count(),
+        "complete": True,
+    }

@@ -1,0 +1,223 @@
+"""The run directory: recipe, metrics, summary, ledger, checkpoints, model, report. Only ever added to."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import tomli_w
+import torch
+from safetensors import SafetensorError
+
+from fedreel.config import Recipe, as_table, build, read_toml
+from fedreel.core.server import Progress, Watcher
+from fedreel.errors import RunError
+from fedreel.machine.files import write_atomic
+from fedreel.runs.checkpoint import Checkpoints, Snapshot
+
+
+class RunDir(Watcher):
+    """Writes a run. On resume `metrics.jsonl` is cut back to where the checkpoint saw it: no round is there twice.
+
+    Making one checks and locks the folder; `begin` writes to it. A job that fails in between (no such data, say) leaves
+    no run behind, and the mended one may have the folder."""
+
+    def __init__(self, path: Path, recipe: Recipe, *, resume: bool = False) -> None:
+        self.path, self.recipe = path, recipe
+        self._check(resume)  # before anything is made in a folder that may be someone else's
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError("the run's folder cannot be made", where=str(path), found=str(error)) from error
+        self._lock = self._hold_lock()
+        try:
+            self._used = self._check(resume)  # again: now nobody else is writing
+        except BaseException:
+            self._lock.close()
+            raise
+        before = _read_json(path / "run.json")
+        self.id: str = before.get("id") or secrets.token_hex(6)
+        self.life: int = before.get("life", 0) + 1  # how often the run has begun, this time included
+        self.checkpoints = Checkpoints(path / "checkpoint")
+        self._writer = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] | None = None
+        self._metrics: IO[bytes] = io.BytesIO()
+
+    def begin(self, device: torch.device) -> Progress | None:
+        """Open the run's files. Returns the state to go on from, if any, with the metrics cut back to it."""
+        if not self._used:
+            write_atomic(self.path / "recipe.toml", tomli_w.dumps(as_table(self.recipe)))
+        self.write_json("run.json", {"id": self.id, "life": self.life})
+        self.checkpoints.folder.mkdir(exist_ok=True)
+        self._metrics = open(self.path / "metrics.jsonl", "ab")
+        found = self.checkpoints.load(device)
+        progress, marks = found if found else (None, {"metrics": 0})
+        self._metrics.truncate(marks["metrics"])
+        self._metrics.seek(0, os.SEEK_END)
+        return progress
+
+    def record(self, round: int, phase: str, values: Mapping[str, Any]) -> None:
+        self._metrics.write(json.dumps({"round": round, "phase": phase, **values}).encode() + b"\n")
+
+    def round_done(self, progress: Progress, sync: Callable[[], None]) -> None:
+        """The checkpoint is the moment at which a round counts. It is written while the next round is under way; before
+        it, what the clients wrote (`sync`). A round more than that is never ahead of the disk."""
+        self.settle()
+        self._metrics.flush()
+        snapshot = Snapshot.of(progress, {"metrics": self._metrics.tell()})
+
+        def commit() -> None:
+            sync()
+            os.fsync(self._metrics.fileno())
+            self.checkpoints.save(snapshot)
+
+        self._writing = self._writer.submit(commit)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """However the block ends, a checkpoint under way is let finish before the files that it syncs are closed."""
+        try:
+            yield
+        finally:
+            if self._writing is not None:
+                wait([self._writing])
+
+    def settle(self) -> None:
+        """Wait for the checkpoint that is being written, if any."""
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return
+        try:
+            writing.result()
+        except (OSError, SafetensorError) as error:
+            if is_full(error):
+                raise
+            raise RunError(
+                "the checkpoint cannot be written",
+                where=str(self.path),
+                found=str(error),
+                hint="the checkpoint of the round before stands: mend the disk, then --resume",
+            ) from error
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        write_atomic(self.path / name, json.dumps(content, indent=1) + "\n")
+
+    @property
+    def complete(self) -> bool:
+        return bool(read_summary(self.path).get("complete"))
+
+    def close(self) -> None:
+        self._writer.shutdown()
+        try:
+            self._metrics.close()
+        finally:
+            if not (self.path / "recipe.toml").exists():  # the job never began: leave the place as it was found
+                (self.path / ".lock").unlink(missing_ok=True)
+                with suppress(OSError):
+                    self.path.rmdir()
+            self._lock.close()
+
+    def _check(self, resume: bool) -> bool:
+        """Whether there is a run to go on with; raises if this job may not have the folder."""
+        recipe_file = self.path / "recipe.toml"
+        used = self.path.is_dir() and any(not p.name.startswith(".") for p in self.path.iterdir())
+        if used and not recipe_file.exists():
+            raise RunError(
+                "this folder holds something else than a run", where=str(self.path), hint="choose another --out"
+            )
+        if used and not resume:
+            raise RunError(
+                "this folder already holds a run",
+                where=str(self.path),
+                hint="add --resume to go on with it, or choose another --out",
+            )
+        if used:
+            self._same_recipe(build(Recipe, read_toml(recipe_file), str(recipe_file)))
+        return used
+
+    def _hold_lock(self) -> IO[str]:
+        lock = open(self.path / ".lock", "w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise RunError(
+                "another process is running in this folder",
+                where=str(self.path),
+                hint="wait for it to end, or choose another --out",
+            ) from error
+        return lock
+
+    def _same_recipe(self, before: Recipe) -> None:
+        old, new = (_flat({**as_table(r), "engine": r.engine["name"]}) for r in (before, self.recipe))
+        differ = [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in sorted({*old, *new}) if old.get(k) != new.get(k)]
+        if differ:
+            raise RunError(
+                "this folder's run has another recipe",
+                where=str(self.path),
+                found="; ".join(differ[:5]),
+                hint="resume with the recipe the run began with, or choose another --out",
+            )
+
+
+@contextmanager
+def room_to_write(path: Path) -> Iterator[None]:
+    """Whatever finds the disk full in this block says so to the user."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        if not is_full(error):
+            raise
+        raise RunError(
+            "the disk is full",
+            where=str(path),
+            found=str(error),
+            hint="what is finished stands: make room, then --resume",
+        ) from error
+
+
+def is_full(error: OSError | SafetensorError) -> bool:
+    """safetensors tells the system's error number in words only."""
+    codes = (errno.ENOSPC, errno.EDQUOT)
+    if isinstance(error, OSError):
+        return error.errno in codes
+    return any(f"(os error {code})" in str(error) for code in codes)
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    return _read_json(run / "summary.json")
+
+
+def read_metrics(run: Path, phase: str | None = None) -> Iterator[dict[str, Any]]:
+    """The run's records, or those of one phase."""
+    with open(run / "metrics.jsonl", encoding="utf-8") as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue  # the last line of a run that is still being written
+            if phase is None or row.get("phase") == phase:
+                yield row
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in table.items():
+        out |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return out

@@ -1,0 +1,108 @@
+"""Image classification at clients; for a server with images of its own, telling views apart or learning labels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedreel import playground
+from fedreel.config import DataConfig, check_ranges
+from fedreel.core.task import Examples, Population, Tensors
+from fedreel.models.classifier import Backbone, Classifier
+from fedreel.models.efficientnet import EfficientNetLite0
+from fedreel.models.pretrained import load_pretrained
+from fedreel.models.resnet import resnet10, resnet18, resnet34, resnet50
+from fedreel.tasks.image.pictures import open_pictures
+from fedreel.tasks.image.population import PicturePopulation, TestPictures, open_public
+from fedreel.tasks.vision.contrast import Contrasting
+from fedreel.tasks.vision.contrast_views import SimCLR, crop_and_flip
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
+RESNETS = {"resnet10": resnet10, "resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
+
+
+@dataclass(frozen=True)
+class Image(Contrasting):
+    """A ResNet or EfficientNet-Lite0 on images of `size` pixels. The paper setting is resnet18, width 64, 224 pixels,
+    ImageNet weights (recipe fedlid-paper); for 32 pixels the stem is small: a 3x3 convolution of stride 1."""
+
+    network: Literal["resnet10", "resnet18", "resnet34", "resnet50", "efficientnet-lite0"] = "resnet18"
+    width: int = 64  # of ResNets
+    small_stem: bool = True
+    size: int = 32
+    init: str = ""  # imagenet, or a file of torchvision's weights; empty: random
+    label_share: float = 1.0  # of each client's training images; others serve where views are the objective
+    padding: int = 4  # training images are cropped from so much larger ones
+    flip: float = 0.5
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.check_contrast()
+        check_ranges(self, "task", classes=(2, math.inf), width=(1, math.inf), size=(8, math.inf), flip=(0, 1))
+        check_ranges(self, "task", padding=(0, math.inf), dropout=(0, 1), label_share=(1e-9, 1))
+
+    def backbone(self) -> Backbone:
+        made: Backbone
+        if self.network == "efficientnet-lite0":
+            made = EfficientNetLite0(small_stem=self.small_stem)
+        else:
+            made = RESNETS[self.network](width=self.width, small_stem=self.small_stem)
+        if self.init:
+            load_pretrained(made, self.init)
+        return made
+
+    def classifier(self) -> nn.Module:
+        return Classifier(self.backbone(), self.classes, dropout=self.dropout)
+
+    def population(self, data: DataConfig, seed: int) -> Population:
+        source = data.source
+        if source == "playground":
+            source = str(playground.cached(data.seed, data.size, ("images",)) / "images" / "clients")
+        pictures, all_images = open_pictures(source, self.size), self.objective == "views"
+        population = PicturePopulation(pictures, data, self.label_share, seed, all_images)
+        self.check_classes(population.classes, data.source)
+        return population
+
+    def public(self, data: DataConfig, seed: int) -> Tensors:
+        found = open_public(data, self.size)
+        return Tensors((torch.from_numpy(found.images), torch.from_numpy(found.labels)))
+
+    def labelled_view(self, samples: Tensor) -> Tensor:
+        return crop_and_flip(samples, self.size, self.padding, self.flip)
+
+    @cached_property
+    def views(self) -> SimCLR:
+        return SimCLR(self.size, self.strength, self.flip)
+
+    def network_input(self, samples: Tensor) -> Tensor:
+        """(N, H, W, 3) to (N, 3, H, W), on a GPU with channels together in memory: its convolutions want that."""
+        mean, std = (_constants(values, samples.device) for values in (MEAN, STD))
+        x = ((samples.float() / 255 - mean) / std).permute(0, 3, 1, 2)
+        return x.contiguous(memory_format=torch.channels_last if x.is_cuda else torch.contiguous_format)
+
+    def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
+        """`top1_own` is the accuracy if classes were as common as among the client's training images."""
+        if self.objective == "views" or not isinstance(examples, TestPictures) or not len(examples):
+            return super().evaluate(model, examples, batch_size)
+        right, losses = [], []
+        for batch in examples.batches(batch_size):
+            logits = self.forward(model, batch).logits
+            right.append(logits.argmax(1) == batch[1])
+            losses.append(F.cross_entropy(logits, batch[1], reduction="none"))
+        hits = torch.cat(right).float()
+        found = {"top1": hits.mean(), "top1_own": (hits * examples.weights).mean(), "loss": torch.cat(losses).mean()}
+        return {name: float(value) for name, value in found.items()} | {"n": float(len(hits))}
+
+    def card(self) -> dict[str, Any]:
+        return {"input": {"size": self.size, "mean": MEAN, "std": STD, "channels": "RGB"}}
+
+
+def _constants(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """On the device without a copy from the host: that would wait for the device."""
+    return torch.stack([torch.full((), value, device=device) for value in values])

@@ -1,0 +1,1 @@
+"""Moment retrieval: when does the video show what a sentence says?"""

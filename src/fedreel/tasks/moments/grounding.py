@@ -1,0 +1,244 @@
+"""Moment retrieval: a video and a sentence in, when it happens out. A light single-shot network, much like SSMN."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedreel.errors import DataError, RecipeError, nearest
+from fedreel.tasks.moments.grounding_heads import HEADS, Located, candidates, decode, loss, temporal_distribution
+from fedreel.tasks.summary.summarizers import TwoWayLSTM
+
+__all__ = [
+    "Grounder",
+    "Located",
+    "candidates",
+    "decode",
+    "loss",
+    "temporal_distribution",
+]
+
+PADDING = 0  # index of what fills a short sentence; 1 is for unknown words
+KERNEL, WORD_KERNEL = 7, 5  # positions and words that a convolution sees
+
+
+class Grounder(nn.Module):
+    """`backbone` reads video and sentence together, `head` says where the moment lies, in one of three forms: `pointer`
+    (distributions of its first and last position), `anchor-free` (distances from a position inside it to its ends),
+    `proposal` (a distribution over a fixed list of spans).
+
+    Words are indices, PADDING at the end of short sentences. With `word_vectors` (n_words, word_width) these are fixed,
+    and no part of the state: every client has the same. Without, vectors are learned. `encoder="none"` reads sentences
+    by convolutions too, but positions of a video by themselves: less to learn where there are few videos.
+    `standardise` brings the features of each position to mean 0 and deviation 1. `use_video=False` is the control
+    that knows only the sentence. Spans longer than `max_share` of the video are never the answer; `answer` says which
+    of the others is, see `decode`.
+    """
+
+    def __init__(
+        self,
+        video_width: int,
+        length: int,
+        n_words: int,
+        word_width: int = 300,
+        word_vectors: Tensor | None = None,
+        width: int = 256,
+        dropout: float = 0.2,
+        encoder: Literal["conv", "lstm", "none"] = "conv",
+        form: Literal["pointer", "anchor-free", "proposal"] = "pointer",
+        use_video: bool = True,
+        max_share: float = 1.0,
+        answer: Literal["likeliest", "overlap"] = "likeliest",
+        standardise: bool = False,
+    ) -> None:
+        super().__init__()
+        for what, name, known in (("encoder", encoder, ("conv", "lstm", "none")), ("form", form, HEADS)):
+            if name not in known:
+                raise RecipeError(f"no such {what} of a moment model", found=f"'{name}'", hint=nearest(name, known))
+        if width % 2 or not 0 < max_share <= 1:
+            expected = "an even width, a share above 0 and at most 1"
+            raise RecipeError("this is no moment model", expected=expected, found=f"{width}, {max_share}")
+        self.max_share, self.answer = max_share, answer
+        sentence = Sentence(_vectors(n_words, word_width, word_vectors), word_width, width, dropout, encoder)
+        self.backbone = Backbone(video_width, length, sentence, width, dropout, encoder, use_video, standardise)
+        self.head = HEADS[form](width, length, dropout, max_share)
+
+    def forward(self, video: Tensor, words: Tensor) -> Located:
+        """Features (B, T, video_width) and word indices (B, L) to what the head found."""
+        located: Located = self.head(*self.backbone(video, words))
+        return located
+
+    def decode(self, located: Located, top: int = 1) -> tuple[Tensor, Tensor]:
+        """The best spans (B, top, 2) in shares of the video and their scores (B, top); see `decode`."""
+        return decode(located, top, self.max_share, self.answer)
+
+
+class Backbone(nn.Module):
+    """What the sentence makes of every position of the video (B, T, width), and the sentence itself (B, width)."""
+
+    def __init__(
+        self,
+        video_width: int,
+        length: int,
+        sentence: nn.Module,
+        width: int,
+        dropout: float,
+        encoder: str,
+        use_video: bool,
+        standardise: bool,
+    ) -> None:
+        super().__init__()
+        self.shape, self.use_video, self.standardise = (length, video_width), use_video, standardise
+        self.project = nn.Linear(video_width, width)
+        self.positions = nn.Parameter(0.02 * torch.randn(length, width))
+        self.video = _over_video(encoder, width, dropout)
+        self.sentence = sentence
+        self.similar = nn.Linear(width, width, bias=False)
+        self.fuse = nn.Linear(4 * width, width)
+        self.fused = _over_video(encoder, width, dropout)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, video: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+        if video.shape[1:] != self.shape:
+            expected = f"{self.shape[0]} positions of {self.shape[1]} features"
+            raise DataError("a video does not fit the model", expected=expected, found=str(tuple(video.shape[1:])))
+        if not self.use_video:
+            video = torch.zeros_like(video)
+        if self.standardise:
+            video = F.layer_norm(video, video.shape[-1:])
+        v = self.video(self.dropout(self.project(video).relu()) + self.positions)
+        h, q, real = self.sentence(words)
+        logits = v @ self.similar(h).transpose(-2, -1) / math.sqrt(v.shape[-1])
+        context = _hide(logits, real.unsqueeze(-2)).softmax(-1) @ h
+        mixed = torch.cat([v, context, v * context, v * q.unsqueeze(-2)], dim=-1)
+        return self.fused(self.dropout(self.fuse(mixed).relu())), q
+
+
+class Sentence(nn.Module):
+    """States of words (B, L, width), 0 for padding; their mean with learned weights (B, width); which words are real.
+    The mean of a sentence without a word is 0."""
+
+    def __init__(self, vectors: nn.Module, word_width: int, width: int, dropout: float, encoder: str) -> None:
+        super().__init__()
+        self.vectors = vectors
+        self.encode = _over_words(encoder, word_width, width, dropout)
+        self.hidden, self.weight = nn.Linear(width, width), nn.Linear(width, 1, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        real = words != PADDING
+        h = self.encode(self.dropout(self.vectors(words)), real) * real.unsqueeze(-1)
+        logits = self.weight(self.hidden(h).tanh()).squeeze(-1)
+        q = (_hide(logits, real).softmax(-1).unsqueeze(-2) @ h).squeeze(-2)
+        return h, q, real
+
+
+class FixedWords(nn.Module):
+    """Vectors of words that are given, not learned."""
+
+    def __init__(self, vectors: Tensor) -> None:
+        super().__init__()
+        self.vectors: Tensor
+        self.register_buffer("vectors", vectors.detach().to(torch.get_default_dtype(), copy=True), persistent=False)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return F.embedding(words, self.vectors)
+
+
+class Convolutions(nn.Module):
+    """Two residual convolutions; padding is 0 for each, as what lies beyond the ends."""
+
+    def __init__(self, enter: nn.Module, first: nn.Module, second: nn.Module, width: int, dropout: float) -> None:
+        super().__init__()
+        self.enter, self.convolutions = enter, nn.ModuleList([first, second])
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        x = self.enter(x)
+        for norm, convolve in zip(self.norms, self.convolutions):
+            y = norm(x)
+            x = x + self.dropout(convolve(y if real is None else y * real.unsqueeze(-1)).relu())
+        return x
+
+
+class Separable(nn.Module):
+    """A kernel for each channel, then a matrix over channels. For a video's many positions this is four times as fast
+    as a kernel for every pair of channels; and sums of shifted products beat conv1d, whose layout differs."""
+
+    def __init__(self, width: int, kernel: int) -> None:
+        super().__init__()
+        self.along = nn.Parameter(torch.empty(kernel, width).uniform_(-(kernel**-0.5), kernel**-0.5))
+        self.across = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        moved = _neighbours(x, len(self.along))
+        y: Tensor = self.across(sum(m * weight for m, weight in zip(moved, self.along)))
+        return y
+
+
+class Dense(nn.Module):
+    """A kernel for every pair of channels, as one matrix product: on short sentences conv1d takes ten times as long."""
+
+    def __init__(self, width: int, kernel: int) -> None:
+        super().__init__()
+        self.kernel, self.across = kernel, nn.Linear(kernel * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.across(torch.cat(_neighbours(x, self.kernel), dim=-1))
+        return y
+
+
+class TwoWay(nn.Module):
+    """An LSTM of half the width in each direction."""
+
+    def __init__(self, width_in: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.width = width
+        self.lstm = TwoWayLSTM(width_in, width // 2)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        return self.dropout(self.lstm(x, real)[..., : self.width])
+
+
+def _over_video(encoder: str, width: int, dropout: float) -> nn.Module:
+    if encoder == "lstm":
+        return TwoWay(width, width, dropout)
+    if encoder == "none":
+        return nn.Identity()
+    return Convolutions(nn.Identity(), Separable(width, KERNEL), Separable(width, KERNEL), width, dropout)
+
+
+def _over_words(encoder: str, word_width: int, width: int, dropout: float) -> nn.Module:
+    if encoder == "lstm":
+        return TwoWay(word_width, width, dropout)
+    enter = nn.Linear(word_width, width)
+    return Convolutions(enter, Dense(width, WORD_KERNEL), Dense(width, WORD_KERNEL), width, dropout)
+
+
+def _neighbours(x: Tensor, kernel: int) -> list[Tensor]:
+    """For (..., N, width), the tensors that hold at each position what lies -kernel // 2 to kernel // 2 from it."""
+    padded = F.pad(x, (0, 0, kernel // 2, kernel // 2))
+    return [padded[..., i : i + x.shape[-2], :] for i in range(kernel)]
+
+
+def _vectors(n_words: int, word_width: int, given: Tensor | None) -> nn.Module:
+    if given is None:
+        return nn.Embedding(n_words, word_width, padding_idx=PADDING)
+    if given.shape != (n_words, word_width):
+        raise DataError(
+            "the word vectors do not fit the model",
+            expected=f"{n_words} words of {word_width} numbers",
+            found=str(tuple(given.shape)),
+        )
+    return FixedWords(given)
+
+
+def _hide(logits: Tensor, real: Tensor) -> Tensor:
+    """Without padding. The least number, not -inf: a sentence of nothing but padding would give nan."""
+    return logits.masked_fill(~real, torch.finfo(logits.dtype).min)

@@ -1,0 +1,145 @@
+"""Moments as a federation: who holds which videos, which of them are for testing, and each client's queries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedreel.config import DataConfig
+from fedreel.core.task import EVERYONE, ClientData, Population
+from fedreel.data.partition import IidPartitioner, NaturalIdPartitioner, histogram
+from fedreel.errors import DataError
+from fedreel.tasks.moments.annotations import Query, Repairs
+from fedreel.tasks.moments.examples import Moments, best_window
+from fedreel.tasks.moments.features import MomentFeatures
+from fedreel.tasks.moments.text import Words
+from fedreel.tasks.vision.clips import check_training, class_names, make_partitioner
+
+UNKNOWN = "unknown"
+
+
+class MomentPopulation(Population):
+    """Clients that hold videos and sentences about them; all sentences about a video are with one client.
+
+    Every video becomes `length` rows of features, every sentence its first `most` words. `by-owner` makes a client of
+    every group (owner, scene or activity); other partitions divide the videos by their groups. Without `words`, the
+    list is that of the training sentences with every word that occurs `least` times. `repairs` is what reading the
+    annotations has left out already, for the report.
+    """
+
+    def __init__(
+        self,
+        queries: Sequence[Query],
+        features: MomentFeatures,
+        words: Words | None,
+        config: DataConfig,
+        seed: int,
+        *,
+        length: int = 64,
+        most: int = 15,
+        least: int = 1,
+        repairs: Repairs | None = None,
+    ) -> None:
+        self.length, self.features = length, features
+        ids = list(dict.fromkeys(q.video for q in queries))
+        rows, self.missing = features.pooled(ids, length)  # missing: video -> why it has no features
+        self.queries = [replace(q, group=q.group or config.owner) for q in queries if q.video in rows]
+        train, test = sides(self.queries, 1 - config.test_share)
+        self.repairs = repairs or Repairs()
+        self._lost = len(queries) - len(self.queries)
+        self._place = {video: place for place, video in enumerate(rows)}
+        self._which = np.array([self._place[q.video] for q in self.queries])
+        groups = {q.video: q.group or UNKNOWN for q in self.queries}
+        self.classes = class_names(sorted({*groups.values()}), config)
+        labels = np.array([self.classes.index(groups[video]) for video in rows])
+        self.labels = labels[self._which]
+        parts = self._divided(labels, [groups[video] for video in rows], config, seed)
+        self._parts = {client: (r[train[r]], r[test[r]]) for client, r in parts.items()}
+        check_training(self._parts, config, "or a lower data.test_share")
+        self.clients = tuple(self._parts)
+        self.words = words or Words.of((q.sentence for q, mine in zip(self.queries, train) if mine), least)
+        self._examples = self._tensors(np.stack([*rows.values()]), most)
+
+    def data(self, client: str) -> ClientData:
+        if client == EVERYONE:
+            train, test = (np.concatenate(rows) for rows in zip(*self._parts.values()))
+        else:
+            train, test = self._parts[client]
+        own, held_out = (self._examples.select(torch.from_numpy(rows)) for rows in (train, test))
+        return ClientData(own, held_out, {"frames": float(len(train) * self.length)})
+
+    def rows(self, client: str) -> tuple[np.ndarray, np.ndarray]:
+        """Which of `queries` a client trains on, and which it tests on, in the order of its data."""
+        return self._parts[client]
+
+    def agreement(self) -> dict[str, Any]:
+        return {"features": self.features.card, "length": self.length, "words": self.words.fingerprint}
+
+    def describe(self) -> dict[str, Any]:
+        train, test = ({c: rows[i] for c, rows in self._parts.items()} for i in (0, 1))
+        return {
+            "classes": self.classes,
+            "train": histogram(train, self.labels, len(self.classes)),
+            "test": histogram(test, self.labels, len(self.classes)),
+            "broken": self.repairs.dropped + self.repairs.malformed + self._lost,
+            "words": list(self.words.words),
+        }
+
+    def _divided(self, labels: np.ndarray, groups: list[str], config: DataConfig, seed: int) -> dict[str, np.ndarray]:
+        """Client -> its queries. What is divided are the videos."""
+        partitioner = make_partitioner(config.partition)
+        without = [video for video, place in self._place.items() if groups[place] == UNKNOWN]
+        if without and not isinstance(partitioner, IidPartitioner):
+            raise DataError(
+                "some videos belong to no group",
+                where=config.source,
+                expected="an owner, scene or activity of every video: videos.csv with columns id and owner beside the "
+                "annotations, Charades' own tables, or ActivityNet's label file",
+                found=f"{len(without)} of {len(groups)}, the first is {without[0]}",
+                hint="set data.owner, or data.partition={name='iid', num_partitions=4}",
+            )
+        owners = np.array(groups) if isinstance(partitioner, NaturalIdPartitioner) else None
+        videos = partitioner.split(labels, owners, seed)
+        return {client: np.flatnonzero(np.isin(self._which, places)) for client, places in videos.items()}
+
+    def _tensors(self, videos: np.ndarray, most: int) -> Moments:
+        times = np.array([(q.start, q.end, q.duration) for q in self.queries])
+        spans = np.stack(best_window(times[:, 0], times[:, 1], times[:, 2], self.length), axis=1)
+        words = np.stack([self.words.encode(q.sentence, most) for q in self.queries])
+        arrays = (videos, self._which, words, spans, times.astype(np.float32), self.labels)
+        return Moments(*map(torch.from_numpy, arrays))
+
+
+def sides(queries: Sequence[Query], share: float = 0.75) -> tuple[np.ndarray, np.ndarray]:
+    """Which queries are for training and which for testing, never both of one video.
+
+    As marked, where some are marked for testing (or else for validation) and others are not: a marked video is not
+    trained on at all. If all or none are marked, `share` of the videos of each group are for training.
+    """
+    marks = np.array([q.split for q in queries])
+    held = np.isin(marks, ("test", "val"))
+    if held.any() and not held.all():
+        kept_away = {q.video for q in queries if q.split in ("test", "val")}
+        train = np.array([q.video not in kept_away for q in queries])
+        return train, marks == ("test" if (marks == "test").any() else "val")
+    drawn = training_videos({q.video: q.group for q in queries}, share)
+    train = np.array([q.video in drawn for q in queries])
+    return train, ~train
+
+
+def training_videos(groups: Mapping[str, str], share: float) -> set[str]:
+    """The videos (video -> its group) to train on: group by group in the order of their names, its videos sorted and
+    permuted by numpy's default_rng(0), one generator for all, up to `share` of them, at least one. It does not depend
+    on a run's seed: results are comparable."""
+    found: set[str] = set()
+    draw = np.random.default_rng(0)
+    for group in sorted({*groups.values()}):
+        own = sorted(video for video, its in groups.items() if its == group)
+        count = max(1, math.floor(share * len(own) + 1e-9))
+        found |= {own[i] for i in draw.permutation(len(own))[:count]}
+    return found

@@ -1,0 +1,160 @@
+"""Moment retrieval: a video and a sentence in, the span of the video that the sentence describes out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from fedreel.config import DataConfig, check_ranges
+from fedreel.core.task import Examples, Outputs, Task, Temporal
+from fedreel.data.features import known_card
+from fedreel.errors import DataError
+from fedreel.tasks.moments.examples import Batch, Moments, temporal_classes
+from fedreel.tasks.moments.grounding import Grounder, Located, loss, temporal_distribution
+from fedreel.tasks.moments.metrics import cval_score, iou, recalls
+from fedreel.tasks.moments.population import MomentPopulation
+from fedreel.tasks.moments.sources import open_moments
+from fedreel.tasks.moments.text import Words
+
+
+@dataclass(frozen=True)
+class MomentOutputs(Outputs):
+    """Beside the rest, what the network says of where the moment lies."""
+
+    located: Located
+
+
+@dataclass(frozen=True)
+class MomentRetrieval(Task, Temporal):
+    """A light network on `length` windows of a video's features and the words of a sentence. `words` is a file of words
+    with vectors (GloVe as .npz or text) or without, one a line; if none is given, words are those of the training
+    sentences, with vectors that are learnt. `use_video = false` is the control that knows only the sentence."""
+
+    sends: ClassVar = {"frames": "count"}
+
+    form: Literal["pointer", "anchor-free", "proposal"] = "pointer"
+    encoder: Literal["conv", "lstm", "none"] = "conv"  # none: convolutions over words, nothing over a video's positions
+    features: str = "plain"  # or another extractor, or the name of those that come with the data
+    width_in: int = 64  # how many there are of a window
+    fps: float = 2.0  # rows of features a second, where they are made here
+    standardise: bool = False  # the features of each window, by their own mean and deviation
+    length: int = 64
+    words: str = ""
+    vocabulary: int = 1000  # the most words that vectors are learnt for
+    word_width: int = 300
+    most_words: int = 15
+    least: int = 1  # a word of the training sentences that occurs less often is unknown
+    width: int = 256
+    dropout: float = 0.2
+    use_video: bool = True
+    max_share: float = 1.0  # of the video that an answer may be long
+    answer: Literal["likeliest", "overlap"] = "likeliest"  # span, or that of the highest expected overlap
+
+    def __post_init__(self) -> None:
+        whole = ("width_in", "length", "word_width", "most_words", "least", "width")
+        check_ranges(self, "task", **dict.fromkeys(whole, (1, math.inf)))
+        check_ranges(self, "task", vocabulary=(2, math.inf), dropout=(0, 1), max_share=(0.01, 1), fps=(1e-6, math.inf))
+
+    def model(self) -> Grounder:
+        known = _read(self.words) if self.words else None
+        vectors = None if known is None or known.vectors is None else torch.from_numpy(known.vectors)
+        return Grounder(
+            self.width_in,
+            self.length,
+            len(known) if known else self.vocabulary,
+            self.word_width if vectors is None else vectors.shape[1],
+            vectors,
+            self.width,
+            self.dropout,
+            self.encoder,
+            self.form,
+            self.use_video,
+            self.max_share,
+            self.answer,
+            self.standardise,
+        )
+
+    def population(self, data: DataConfig, seed: int) -> MomentPopulation:
+        found = open_moments(data, self.features, self.fps)
+        known = _read(self.words) if self.words else None
+        population = MomentPopulation(
+            found.queries,
+            found.features,
+            known,
+            data,
+            seed,
+            length=self.length,
+            most=self.most_words,
+            least=self.least,
+            repairs=found.repairs,
+        )
+        words = len(population.words)
+        for fits, setting, own, there in (
+            (found.features.width == self.width_in, "width_in", self.width_in, found.features.width),
+            (known is not None or words <= self.vocabulary, "vocabulary", self.vocabulary, words),
+        ):
+            if not fits:
+                raise DataError(
+                    "the data do not fit the task",
+                    where=f"{data.source}, [task] {setting}",
+                    expected=str(own),
+                    found=str(there),
+                    hint=f"set task.{setting}={there}",
+                )
+        return population
+
+    def forward(self, model: nn.Module, batch: Batch) -> MomentOutputs:
+        located: Located = model(batch[0], batch[1])
+        return MomentOutputs(located.features, located.scores, located)
+
+    def loss(self, outputs: Outputs, batch: Batch) -> Tensor:
+        return loss(cast(MomentOutputs, outputs).located, batch[2], batch[3])
+
+    def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
+        """R(1, m) as r3, r5 and r7, the mean IoU, and `score`, by which FedVMR weighs models."""
+        predicted, true, total = [], [], 0.0
+        for batch in examples.batches(batch_size):
+            outputs = self.forward(model, batch)
+            total += float(self.loss(outputs, batch)) * len(batch[0])
+            shares = cast(Grounder, model).decode(outputs.located)[0][:, 0]
+            predicted.append((shares * batch[3][:, 2:]).double().cpu())
+            true.append(batch[3][:, :2].double().cpu())
+        if not predicted:
+            return {"n": 0.0}
+        spans, truth = (torch.cat(parts).numpy() for parts in (predicted, true))
+        found = recalls(spans, truth)
+        return {**found, "score": cval_score(iou(spans, truth)), "loss": total / len(spans), "n": float(len(spans))}
+
+    def card(self) -> dict[str, Any]:
+        features = {**known_card(self.features, self.width_in), "fps": self.fps}
+        return {"input": {"features": features, "length": self.length, "words": self.words or "those of training"}}
+
+    # for methods that look at where moments lie
+
+    def temporal_distribution(self, outputs: Outputs, bins: int) -> Tensor:
+        return temporal_distribution(cast(MomentOutputs, outputs).located, bins)
+
+    def temporal_counts(self, examples: Examples, bins: int) -> Tensor:
+        classes = torch.from_numpy(temporal_classes(cast(Moments, examples).times.cpu().numpy(), bins))
+        return torch.bincount(classes, minlength=bins**2).float()
+
+    def sample(self, examples: Examples, share: float) -> dict[str, Tensor]:
+        mine = cast(Moments, examples)
+        videos = torch.randperm(len(mine.videos))[: max(1, round(share * len(mine.videos)))]
+        rows = torch.isin(mine.which.cpu(), videos).nonzero().flatten().to(mine.which.device)
+        columns = {"video": mine.videos[mine.which[rows]], "words": mine.words[rows], "spans": mine.spans[rows]}
+        return {name: column.cpu() for name, column in {**columns, "times": mine.times[rows]}.items()}
+
+    def categories(self, examples: Examples) -> int:
+        return len(torch.unique(cast(Moments, examples).groups))
+
+
+@lru_cache(maxsize=4)
+def _read(path: str) -> Words:
+    return Words.read(Path(path).expanduser())

@@ -1,0 +1,1 @@
+"""Self-supervised pretraining on clips, and search by example with what it learned."""

@@ -1,0 +1,237 @@
+"""What can be read off a finished run of self-supervised pretraining: what its backbone is worth, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, stdev
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedreel.config import DataConfig, Recipe, load_recipe
+from fedreel.core.state import PrivateStore
+from fedreel.core.task import Examples
+from fedreel.errors import DataError, RunError
+from fedreel.machine.device import pick_device
+from fedreel.metrics.landscape import landscape, sharpness
+from fedreel.report.matrices import Matrix, write_matrices
+from fedreel.runs.run import Loaded, load
+from fedreel.runs.rundir import read_metrics
+from fedreel.tasks.pretrain.downstream import TUNE, fine_tune, linear_probe, shortened, top1
+from fedreel.tasks.pretrain.perturbation import perturbed_retrieval
+from fedreel.tasks.pretrain.retrieval import LabelledSet, Pooling, labelled_set, retrieval
+from fedreel.tasks.pretrain.task import Pretrain
+from fedreel.tasks.pretrain.windows import Windows
+from fedreel.tasks.vision.clip_views import Views
+from fedreel.tasks.vision.clips import open_clips
+
+Metrics = dict[str, float]
+
+POOLINGS: tuple[Pooling, ...] = ("grid", "mean")
+DOWNSTREAM = "downstream"  # beside the folder of the videos to learn from
+FLIP, JITTER = 0.35, 0.2  # when fine-tuning
+PAPER_WIDTH, PAPER_BLOCKS = 64, 8  # of R3D-18
+PLAYGROUND_SHARE, SMALL_SHARE = 0.2, 0.4  # of the paper's epochs of fine-tuning: on the playground, of small networks
+AT_ONCE = 64  # windows in one forward pass
+POINTS, RADIUS = 9, 0.5  # of a landscape; of the ball in which its rise is averaged
+LANDSCAPES = 3  # clients whose data a landscape is drawn on
+
+
+def recalls(run: Path) -> Metrics:
+    """`r1` .. `r50`: R@k on the downstream sets; `r1 pooled` likewise by features that are means over all places."""
+    loaded, recipe = opened(run)
+    task = _task(loaded)
+
+    def measure(labelled: LabelledSet) -> Metrics:
+        grid, mean = (retrieval(loaded.model, task, labelled, pooling) for pooling in POOLINGS)
+        return {f"r{k}": v for k, v in grid.items()} | {f"r{k} pooled": v for k, v in mean.items()}
+
+    return over_sets(sets(recipe, task), measure)
+
+
+def recall_curve(run: Path) -> Metrics:
+    """`r1 after N %`: R@1 of the global models that were kept on the way, by how much of the rounds were over."""
+    loaded, recipe = opened(run)
+    task, device = _task(loaded), str(pick_device(recipe.device))
+    found: Metrics = {}
+    for name in sorted(n for n in loaded.card["models"] if n.startswith("round-")):
+        model = load(run, model=name, device=device).model
+
+        def measure(labelled: LabelledSet, model: nn.Module = model) -> Metrics:
+            return {"r1": retrieval(model, task, labelled)[1]}
+
+        over = 100 * int(name.removeprefix("round-")) / recipe.round.rounds
+        found[f"r1 after {over:3.0f} %"] = over_sets(sets(recipe, task), measure)["r1"]
+    return found
+
+
+def probes(run: Path) -> Metrics:
+    """`probe`: top-1 of linear classifiers on the frozen backbone; of smaller networks than the paper's, vectors are
+    standardised."""
+    loaded, recipe = opened(run)
+    task = _task(loaded)
+
+    def measure(labelled: LabelledSet) -> Metrics:
+        return {"probe": linear_probe(loaded.model, task, labelled, seed=recipe.seed, standardise=_smaller(task))}
+
+    return over_sets(sets(recipe, task), measure)
+
+
+def tunings(run: Path) -> Metrics:
+    """`tune`: top-1 after fine-tuning, in the run's precision. On the playground, and of smaller networks than the
+    paper's, for a part of its epochs; clips are not mirrored on the playground: that changes what they show."""
+    loaded, recipe = opened(run)
+    task = _task(loaded)
+    playground = recipe.data.source == "playground"
+    share = PLAYGROUND_SHARE if playground else SMALL_SHARE if _smaller(task) else 1.0
+    config = replace(shortened(TUNE, round(share * TUNE.epochs)), precision=recipe.train.precision)
+    views = Views(task.size, task.scales, 0.0 if playground else FLIP, JITTER)
+
+    def measure(labelled: LabelledSet) -> Metrics:
+        classifier = fine_tune(loaded.model, task, labelled, views, config, recipe.seed)
+        return {"tune": top1(classifier, task, labelled)}
+
+    return over_sets(sets(recipe, task), measure)
+
+
+def perturbations(run: Path) -> Metrics:
+    """`r1 at 0.1`, ...: R@1 with so much noise on all weights of the backbone, batch norm's too."""
+    loaded, recipe = opened(run)
+    task = _task(loaded)
+
+    def measure(labelled: LabelledSet) -> Metrics:
+        return {f"r1 at {size:g}": mean for size, mean, _ in perturbed_retrieval(loaded.model, task, labelled)}
+
+    return over_sets(sets(recipe, task), measure)
+
+
+def flatness(run: Path) -> Metrics:
+    """`sharpness`: by how much the pretext's loss rises around the model, along two filter-normalised directions, mean
+    over a few clients' test data, each with its own head if heads stay. Writes `landscape.html` into the run."""
+    loaded, recipe = opened(run)
+    task = _task(loaded)
+    population = task.population(recipe.data, recipe.data.seed)
+    able = PrivateStore(run / "clients").clients() if loaded.card["private"] else population.clients
+    device = str(pick_device(recipe.device))
+    around = []
+    for client in [c for c in population.clients if c in able][:LANDSCAPES]:
+        model = load(run, client=client, device=device).model if loaded.card["private"] else loaded.model
+        test = population.data(client).test.to(torch.device(device))
+
+        def loss(model: nn.Module, test: Examples = test) -> float:
+            return task.evaluate(model, test, AT_ONCE)["loss"]  # the same questions every time
+
+        around.append(landscape(model, loss, seed=0, points=POINTS))
+    if not around:
+        raise RunError("no client of this run has a head", where=str(run / "clients"))
+    axis = [f"{at:.2f}" for at in around[0].axis]
+    mean = np.mean([one.values for one in around], axis=0)
+    lead = "The pretext's loss (log10) around the model, in the middle, along two filter-normalised directions."
+    write_matrices(run / "landscape.html", "Loss landscape", lead, [Matrix("mean", axis, axis, np.log10(mean))])
+    return {"sharpness": fmean(sharpness(one, RADIUS) for one in around)}
+
+
+def unseen(run: Path) -> Metrics:
+    """`unseen accuracy` (or `unseen iou`): how well the pretext is answered on the test videos of the downstream sets,
+    of which nothing was learned. Where heads stay at clients, the mean over a few clients' heads."""
+    loaded, recipe = opened(run)
+    task, device = _task(loaded), pick_device(recipe.device)
+    models = [loaded.model]
+    if loaded.card["private"]:
+        some = PrivateStore(run / "clients").clients()[:LANDSCAPES]
+        models = [load(run, client=client, device=str(device)).model for client in some]
+
+    def measure(labelled: LabelledSet) -> Metrics:
+        windows = Windows.of(labelled.source, [int(i) for i in labelled.test], task.span).to(device)
+        with torch.no_grad():
+            found = [task.evaluate(model, windows, AT_ONCE) for model in models]
+        return {f"unseen {name}": fmean(f[name] for f in found) for name in ("accuracy", "iou") if name in found[0]}
+
+    return over_sets(sets(recipe, task), measure)
+
+
+def divergences(run: Path) -> Metrics:
+    """`backbone spread`, `head spread`: how unequally far clients move from the global model in a round (the deviation
+    over clients of the L2 distance), mean over rounds; `backbone moved`, `head moved`: how far they move."""
+    rounds = [[*record["clients"].values()] for record in read_metrics(run, "divergence")]
+    found: Metrics = {}
+    for part in sorted({part for clients in rounds for moved in clients for part in moved}):
+        by_round = [[moved[part] for moved in clients] for clients in rounds]
+        found[f"{part} moved"] = fmean(v for values in by_round for v in values)
+        spreads = [stdev(values) for values in by_round if len(values) > 1]
+        if spreads:
+            found[f"{part} spread"] = fmean(spreads)
+    return found
+
+
+def passes(run: Path) -> float:
+    """How often, on average, a training clip was learned from."""
+    sizes = {client: sum(counts) for client, counts in next(read_metrics(run, "partition"))["train"].items()}
+    everyone = sum(sizes.values())
+    epochs = load_recipe(run / "recipe.toml").train.epochs
+    taken = sum(sizes.get(client, everyone) for r in read_metrics(run, "train") for client in r["clients"])
+    return epochs * taken / everyone
+
+
+def pretext_curve(run: Path) -> dict[int, float]:
+    """Round -> how well the pretext is answered on clients' test data: accuracy, or overlap with the patches."""
+    tests = [(record["round"], record["metrics"]) for record in read_metrics(run, "test")]
+    return {number: metrics.get("accuracy", metrics.get("iou")) for number, metrics in tests}
+
+
+def rounds_to(curve: dict[int, float], target: float) -> int | None:
+    """The first round tested in which the target was reached; none if it never was."""
+    return next((number for number, value in sorted(curve.items()) if value >= target), None)
+
+
+def over_sets(found: Iterable[LabelledSet], measure: Callable[[LabelledSet], Metrics]) -> Metrics:
+    """What is measured on each set: means over them and, where there are several, each as `NAME/SET`."""
+    by_set = {labelled.name: measure(labelled) for labelled in found}
+    names = next(iter(by_set.values()))
+    means = {name: fmean(one[name] for one in by_set.values()) for name in names}
+    if len(by_set) == 1:
+        return means
+    return means | {f"{name}/{which}": one[name] for which, one in by_set.items() for name in names}
+
+
+def sets(recipe: Recipe, task: Pretrain) -> list[LabelledSet]:
+    """The downstream sets: folders in `downstream` beside the folder of the run's videos, or the playground's actions
+    with their labels."""
+    size = (task.side, task.side)
+    if recipe.data.source == "playground":
+        return [labelled_set("actions", open_clips(recipe.data, size))]
+    folders = downstream_folders(Path(recipe.data.source).parent)
+    return [labelled_set(f.name, open_clips(DataConfig(source=str(f)), size, "task.stored")) for f in folders]
+
+
+def downstream_folders(data: Path) -> list[Path]:
+    """The sets in data/downstream; raises if there are none."""
+    folder = data / DOWNSTREAM
+    found = sorted(f for f in folder.iterdir() if f.is_dir() and f.name[0] != ".") if folder.is_dir() else []
+    if not found:
+        raise DataError(
+            "there are no labelled sets to use the backbones on",
+            where=str(folder),
+            expected=f"{DOWNSTREAM}/NAME/{{train,test}}/CLASS/*.mp4",
+        )
+    return found
+
+
+def opened(run: Path) -> tuple[Loaded, Recipe]:
+    """The server's model of a run, on the run's device, and the run's recipe."""
+    recipe = load_recipe(run / "recipe.toml")
+    return load(run, device=str(pick_device(recipe.device))), recipe
+
+
+def _smaller(task: Pretrain) -> bool:
+    """Whether the network is smaller than the paper's."""
+    return task.width < PAPER_WIDTH or sum(task.blocks) < PAPER_BLOCKS
+
+
+def _task(loaded: Loaded) -> Pretrain:
+    if not isinstance(loaded.task, Pretrain):
+        raise RunError("this run was no pretraining", expected="a run of the task pretrain", found=f"{loaded.task}")
+    return loaded.task

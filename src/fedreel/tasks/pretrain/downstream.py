@@ -1,0 +1,214 @@
+"""What a pretrained backbone is worth where there are labels: a linear probe on it, and fine-tuning it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedreel.config import TrainConfig
+from fedreel.core.capture import Recorder
+from fedreel.core.optim import make_optimizer
+from fedreel.core.task import Embeds, Examples, Lesson, Outputs, Tensors
+from fedreel.core.training import check_finite, fit, learning_rate
+from fedreel.data.shards import Shards
+from fedreel.machine.device import seeded
+from fedreel.models.classifier import Classifier
+from fedreel.models.r3d import R3D
+from fedreel.tasks.pretrain.retrieval import LabelledSet, clip_features, ten_clips
+from fedreel.tasks.vision.clip_views import Views
+
+PROBE = TrainConfig(
+    epochs=100,
+    batch_size=32,
+    lr=0.01,
+    momentum=0.9,
+    weight_decay=5e-4,
+    clip_norm=40.0,
+    schedule="step",
+    milestones=(60, 80),
+)
+TUNE = replace(PROBE, epochs=150, milestones=(60, 120))
+DROPOUT = 0.5
+STRIDE = 2  # clips are of every second frame
+
+
+def shortened(config: TrainConfig, epochs: int) -> TrainConfig:
+    """The same training in so many epochs, with the rate falling at the same shares of it."""
+    return replace(
+        config, epochs=epochs, milestones=tuple(round(m * epochs / config.epochs) for m in config.milestones)
+    )
+
+
+def linear_probe(
+    model: nn.Module,
+    task: Embeds,
+    labelled: LabelledSet,
+    config: TrainConfig = PROBE,
+    seed: int = 0,
+    stride: int = STRIDE,
+    standardise: bool = False,
+) -> float:
+    """Top-1 of a linear classifier on the frozen backbone, its batch norms by their statistics; a test video's logits
+    are means over ten clips. Training videos are looked at once: a frozen backbone gives a clip the same vector in
+    every epoch, so the classifier learns from the vectors of ten clips, one of each video in an epoch. What is left out
+    of the paper's protocol is the augmentation of these clips. To `standardise` vectors is one more linear map, with
+    which the rate fits networks whose vectors are small, too."""
+    source, rows = labelled.source, (labelled.train, labelled.test)
+    train, test = (torch.cat([*clip_features(model, task, source, which, stride=stride)]) for which in rows)
+    if standardise:
+        mean, spread = train.mean(dim=(0, 1)), train.std(dim=(0, 1)) + 1e-6
+        train, test = (train - mean) / spread, (test - mean) / spread
+    truth = [torch.from_numpy(labelled.labels[which]).to(train.device) for which in rows]
+    classifier = probe(train, truth[0], len(labelled.classes), config, seed)
+    with torch.no_grad():
+        logits = classifier(test).mean(dim=1)
+    return _share_right(logits, truth[1])
+
+
+def probe(clips: Tensor, labels: Tensor, classes: int, config: TrainConfig = PROBE, seed: int = 0) -> nn.Module:
+    """A linear classifier, with dropout before it, of vectors (videos, clips, D); in eval mode."""
+    with seeded(seed, clips.device):
+        fc = nn.Linear(clips.shape[2], classes)
+        nn.init.normal_(fc.weight, std=0.01)
+        nn.init.zeros_(fc.bias)
+        classifier = nn.Sequential(nn.Dropout(DROPOUT), fc).to(clips.device)
+        _train(classifier, _Probed(), _AnyClip(clips, labels), config, seed)
+    return classifier.eval()
+
+
+def fine_tune(
+    model: nn.Module,
+    task: Embeds,
+    labelled: LabelledSet,
+    views: Views,
+    config: TrainConfig = TUNE,
+    seed: int = 0,
+    stride: int = STRIDE,
+) -> Classifier:
+    """A classifier that begins with a copy of the model's backbone, all of it trained: clips from random places of the
+    training videos, random views of them. In eval mode."""
+    device = next(model.parameters()).device
+    with seeded(seed, device):
+        backbone = cast(R3D, copy.deepcopy(model.backbone))
+        classifier = Classifier(backbone, len(labelled.classes), DROPOUT).to(device)
+        examples = RandomClips(labelled.source, labelled.train, labelled.labels, task.frames, stride, device)
+        _train(classifier, _Tuned(task, views), examples, config, seed)
+    return classifier.eval()
+
+
+def top1(classifier: Classifier, task: Embeds, labelled: LabelledSet, stride: int = STRIDE) -> float:
+    """Share of test videos that are right; a video's logits are means over ten clips, seen in the middle."""
+    classifier.eval()
+    device = next(classifier.parameters()).device
+    found = []
+    with torch.no_grad():
+        for clips in ten_clips(labelled.source, labelled.test, task.frames, stride):
+            features = task.embed(classifier, clips.flatten(0, 1).to(device))
+            found.append(classifier.classify(features)[1].unflatten(0, clips.shape[:2]).mean(dim=1))
+    return _share_right(torch.cat(found), torch.from_numpy(labelled.labels[labelled.test]).to(device))
+
+
+def _train(model: nn.Module, task: Lesson, examples: Examples, config: TrainConfig, seed: int) -> None:
+    """All epochs, those with the same rate in one go; the optimizer's state goes on from one rate to the next."""
+    optimizer = make_optimizer(model.parameters(), config)
+    generator = torch.Generator().manual_seed(seed)
+    recorder = Recorder() if config.cuda_graph and next(model.parameters()).device.type == "cuda" else None
+    for rate, some in groupby(learning_rate(config, epoch, config.epochs) for epoch in range(1, config.epochs + 1)):
+        kept = optimizer.state()
+        optimizer.reset(rate)
+        optimizer.restore(kept)
+        epochs = len([*some])
+        loss, _ = fit(model, task, examples, optimizer, config, epochs=epochs, generator=generator, recorder=recorder)
+        check_finite(loss, "downstream")
+
+
+class _Labelled:
+    """Batches whose second part is the labels."""
+
+    def augment(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return batch
+
+    def loss(self, outputs: Outputs, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(outputs.logits, batch[1])
+
+
+class _Probed(_Labelled):
+    """The first part is vectors."""
+
+    def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
+        return Outputs(batch[0], model(batch[0]))
+
+
+@dataclass(frozen=True)
+class _Tuned(_Labelled):
+    """The first part is clips as they are stored."""
+
+    base: Embeds
+    views: Views
+
+    def augment(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return self.views.random(batch[0]), batch[1]
+
+    def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
+        return Outputs(*cast(Classifier, model).classify(self.base.embed(model, batch[0])))
+
+
+@dataclass(frozen=True)
+class _AnyClip:
+    """Of each video the vector of one of its clips, drawn anew in every epoch."""
+
+    clips: Tensor  # (videos, clips, D)
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device) -> _AnyClip:
+        return _AnyClip(self.clips.to(device), self.labels.to(device))
+
+    def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, ...]]:
+        videos, clips = self.clips.shape[:2]
+        which = torch.randint(clips, (videos,), generator=generator).to(self.clips.device)
+        seen = self.clips[torch.arange(videos, device=which.device), which]
+        yield from Tensors((seen, self.labels)).batches(size, generator)
+
+
+@dataclass(frozen=True)
+class RandomClips:
+    """Of each video `frames` frames, `stride` apart, from a random place, read from disk when their turn comes: a set
+    may be larger than memory."""
+
+    source: Shards
+    rows: np.ndarray
+    labels: np.ndarray  # of the whole source
+    frames: int
+    stride: int
+    device: torch.device
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def to(self, device: torch.device) -> RandomClips:
+        return replace(self, device=device)
+
+    def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        lengths = torch.tensor([self.source.clips[i].frames for i in self.rows])
+        spare = (lengths - (self.frames - 1) * self.stride - 1).clamp(min=0)
+        starts = torch.minimum((torch.rand(len(spare), generator=generator) * (spare + 1)).long(), spare)
+        for rows, begin in Tensors((torch.from_numpy(self.rows), starts)).batches(size, generator):
+            pairs = zip(rows.tolist(), begin.tolist())
+            clips = np.stack([self.source.window(i, at, self.frames, self.stride) for i, at in pairs])
+            labels = torch.from_numpy(self.labels[rows.numpy()])
+            yield torch.from_numpy(clips).to(self.device), labels.to(self.device)
+
+
+def _share_right(logits: Tensor, truth: Tensor) -> float:
+    return int((logits.argmax(dim=1) == truth).sum()) / len(truth)

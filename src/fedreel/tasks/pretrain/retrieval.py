@@ -1,0 +1,94 @@
+"""Video retrieval: a video is the mean vector of ten of its clips; how many find one of their class, and how soon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedreel.core.task import Embeds
+from fedreel.data.shards import Shards
+from fedreel.errors import DataError
+from fedreel.media.excerpt_frames import excerpt_frames
+from fedreel.metrics.neighbours import recall_at
+
+Pooling = Literal["mean", "grid"]
+
+KS = (1, 5, 10, 20, 50)
+AT_ONCE = 16  # videos in one forward pass, ten clips of each
+
+
+@dataclass(frozen=True)
+class LabelledSet:
+    """Videos with classes. Its training part is the gallery, or what is learned from; its test part asks."""
+
+    name: str
+    source: Shards
+    classes: tuple[str, ...]
+    labels: np.ndarray  # of every clip of the source, places in `classes`
+    train: np.ndarray  # rows of the source
+    test: np.ndarray
+
+
+def labelled_set(name: str, source: Shards) -> LabelledSet:
+    """The clips marked `train` and those marked `test` (or `val`, where none is for testing)."""
+    splits = np.array([clip.split for clip in source.clips])
+    held = "test" if (splits == "test").any() else "val"
+    train, test = np.flatnonzero(splits == "train"), np.flatnonzero(splits == held)
+    unlabelled = sum(not clip.label for clip in source.clips)
+    if unlabelled or not len(train) or not len(test):
+        raise DataError(
+            f"'{name}' cannot be used downstream",
+            where=str(source.folder),
+            expected="labelled clips for training and for testing: {train,test}/CLASS/*.mp4, or an index.csv",
+            found=f"{len(train)} for training, {len(test)} for testing, {unlabelled} without a label",
+        )
+    labels = np.array([source.labels.index(clip.label) for clip in source.clips])
+    return LabelledSet(name, source, tuple(source.labels), labels, train, test)
+
+
+def retrieval(
+    model: nn.Module, task: Embeds, among: LabelledSet, pooling: Pooling = "grid", ks: Sequence[int] = KS
+) -> dict[int, float]:
+    """R@k for each k: the share of test videos with at least one of their class among the k training videos nearest by
+    cosine. (The paper speaks of a vote among neighbours; its R@5 above R@1 are of this kind.)"""
+    gallery, queries = (video_features(model, task, among.source, rows, pooling) for rows in (among.train, among.test))
+    return recall_at(gallery, among.labels[among.train].tolist(), queries, among.labels[among.test].tolist(), ks)
+
+
+def video_features(
+    model: nn.Module, task: Embeds, source: Shards, rows: Sequence[int] | np.ndarray, pooling: Pooling = "grid"
+) -> Tensor:
+    """(N, D): the mean over clips of each video. `grid` keeps time and space (VCOP's), `mean` averages them away."""
+    return torch.cat([clips.mean(dim=1) for clips in clip_features(model, task, source, rows, pooling)])
+
+
+def clip_features(
+    model: nn.Module,
+    task: Embeds,
+    source: Shards,
+    rows: Sequence[int] | np.ndarray,
+    pooling: Pooling = "mean",
+    stride: int = 1,
+) -> Iterator[Tensor]:
+    """(some videos, ten clips, D) after each other. The model is taken as in use: batch norm by its statistics."""
+    model.eval()
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        for clips in ten_clips(source, rows, task.frames, stride):
+            vectors = task.embed(model, clips.flatten(0, 1).to(device), pooling)
+            yield vectors.unflatten(0, clips.shape[:2])
+
+
+def ten_clips(source: Shards, rows: Sequence[int] | np.ndarray, frames: int, stride: int = 1) -> Iterator[Tensor]:
+    """(some videos, ten clips, frames, H, W, 3) of bytes: every `stride`-th frame from places that are evenly spread,
+    the first clip at the beginning of the video, the last at its end. A short video begins again at its end."""
+    reach = (frames - 1) * stride + 1
+    for start in range(0, len(rows), AT_ONCE):
+        videos = [source.clip(int(i)) for i in rows[start : start + AT_ONCE]]
+        seen = [cast(np.ndarray, video[excerpt_frames(len(video), reach)[:, ::stride]]) for video in videos]
+        yield torch.from_numpy(np.stack(seen))

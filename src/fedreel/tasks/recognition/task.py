@@ -1,0 +1,92 @@
+"""Video action recognition: a clip in, a class out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedreel.config import DataConfig, check_ranges
+from fedreel.core.task import Embeds, Population, Tensors
+from fedreel.models.classifier import Classifier
+from fedreel.models.r3d import R3D
+from fedreel.tasks.vision.clip_input import MEAN, STD, network_input, pooled
+from fedreel.tasks.vision.clips import ClipPopulation, open_clips
+from fedreel.tasks.vision.contrast import Contrasting
+from fedreel.tasks.vision.contrast_views import SimCLR
+
+
+@dataclass(frozen=True)
+class Recognition(Contrasting, Embeds):
+    """R3D on `frames` evenly spaced frames of `size` pixels. The paper setting is width 64, two blocks a stage, 16
+    frames of 112 pixels (recipe recognition-r3d18)."""
+
+    sends: ClassVar = {"frames": "count"}
+
+    width: int = 8
+    blocks: tuple[int, int, int, int] = (1, 1, 1, 1)
+    bn_eps: float = 1e-5
+    stem_size: int = 7
+    frames: int = 8
+    size: int = 32
+    dropout: float = 0.0
+    projection: int = 0  # > 0: two layers of this output before the classifier, where MOON contrasts
+    shift: int = 0  # augmentation: shift clips by up to so many pixels
+    differences: bool = False  # the network sees differences of neighbouring frames, not frames
+
+    def __post_init__(self) -> None:
+        self.check_contrast()
+        check_ranges(self, "task", classes=(2, math.inf), width=(1, math.inf), size=(1, math.inf), dropout=(0, 1))
+        check_ranges(self, "task", projection=(0, math.inf), shift=(0, math.inf))
+        check_ranges(self, "task", frames=(2 if self.differences else 1, math.inf))
+
+    def backbone(self) -> R3D:
+        return R3D(width=self.width, blocks=self.blocks, bn_eps=self.bn_eps, stem_size=self.stem_size)
+
+    def classifier(self) -> nn.Module:
+        return Classifier(self.backbone(), self.classes, dropout=self.dropout, projection=self.projection)
+
+    def population(self, data: DataConfig, seed: int) -> Population:
+        population = ClipPopulation(open_clips(data, (self.size, self.size)), data, self.frames, seed)
+        self.check_classes(population.classes, data.source)
+        return population
+
+    def public(self, data: DataConfig, seed: int) -> Tensors:
+        """Clips of data.public, or of another playground world, with their labels where they have any."""
+        other = replace(data, source=data.public or "playground", seed=data.seed + 1)
+        source = open_clips(other, (self.size, self.size))
+        frames = source.stack(range(len(source.clips)), self.frames)
+        labels = [source.labels.index(clip.label) if clip.label else -1 for clip in source.clips]
+        return Tensors((torch.from_numpy(frames), torch.tensor(labels)))
+
+    def labelled_view(self, clips: Tensor) -> Tensor:
+        if not self.shift:
+            return clips
+        dy, dx = (torch.randint(-self.shift, self.shift + 1, (len(clips), 1), device=clips.device) for _ in range(2))
+        pixels = torch.arange(clips.shape[2], device=clips.device)
+        rows = (pixels + dy).clamp(0, clips.shape[2] - 1)[:, None, :, None]
+        columns = (pixels[: clips.shape[3]] + dx).clamp(0, clips.shape[3] - 1)[:, None, None, :]
+        which = torch.arange(len(clips), device=clips.device)[:, None, None, None]
+        times = torch.arange(clips.shape[1], device=clips.device)[None, :, None, None]
+        return clips[which, times, rows, columns]
+
+    @property
+    def views(self) -> SimCLR:
+        return SimCLR(self.size, self.strength, flip=0.0)  # mirrored, a motion is another one
+
+    @property
+    def side(self) -> int:
+        return self.size
+
+    def embed(self, model: nn.Module, clips: Tensor, pooling: Literal["mean", "grid"] = "mean") -> Tensor:
+        return pooled(model.backbone.features(self.network_input(clips)), pooling)  # type: ignore[operator, union-attr]
+
+    def card(self) -> dict[str, Any]:
+        return {"input": {"frames": self.frames, "size": self.size, "mean": MEAN, "std": STD, "channels": "RGB"}}
+
+    def network_input(self, clips: Tensor) -> Tensor:
+        x = network_input(clips)
+        return x[:, :, 1:] - x[:, :, :-1] if self.differences else x

@@ -1,0 +1,1 @@
+"""Action recognition from skeletons of any topology."""

@@ -1,0 +1,108 @@
+"""MST-GCN (Chen et al. 2021): channels in four parts that pass their result on; FSAR's topology in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedreel.tasks.skeleton.graph import subsets
+from fedreel.tasks.skeleton.network import Pointwise, Skeleton, SkeletonBackbone, Topologies, spread
+from fedreel.tasks.skeleton.stgcn import LAST, TEMPORAL, WIDTHS
+from fedreel.tasks.skeleton.temporal import Timewise, check_width, shortcut, start
+from fedreel.tasks.skeleton.topology import Kind
+
+PARTS = 4  # of the channels, in space and in time
+
+
+class MSTGCN(SkeletonBackbone):
+    """Width 112 is the original, 28 a quarter; the last layer gives `features` channels, 4 * width unless told. The
+    graph is ST-GCN's; the authors' code normalises its inward and outward bones apart."""
+
+    def __init__(
+        self,
+        skeleton: Skeleton,
+        width: int = 28,
+        features: int | None = None,
+        *,
+        dropout: float = 0.0,
+        neck: int = 0,
+        topology: Kind = "graph",
+        per_layer: bool = False,
+    ) -> None:
+        features = 4 * width if features is None else features
+        check_width("MST-GCN", "width", width, PARTS)
+        check_width("MST-GCN", "features", features, PARTS)
+        super().__init__(skeleton, features, neck)
+        graph = subsets(skeleton.joints, skeleton.bones, skeleton.centre, skeleton.partition)
+        channels = [3, *(width * w for w in WIDTHS), features]
+        strides = [2 if i in LAST[:-1] else 1 for i in range(len(channels) - 1)]
+        self.topologies = Topologies(graph, topology, len(strides), per_layer)
+        self.layers = nn.ModuleList(
+            Layer(channels[i], channels[i + 1], graph, strides[i], dropout, first=i == 0) for i in range(len(strides))
+        )
+
+    def block(self, number: int, h: Tensor) -> Tensor:
+        for i in range(LAST[number - 1] if number else 0, LAST[number]):
+            h = self.layers[i](h, self.topologies.matrix(i))
+        return h
+
+
+class Layer(nn.Module):
+    """Graph convolutions, then convolutions over time, each on a part of the channels. A part is added to what the part
+    before it became, but not where the width or the length in time changes. The first layer has one part and no
+    residual connections."""
+
+    def __init__(self, channels: int, out: int, graph: Tensor, stride: int, dropout: float, first: bool) -> None:
+        super().__init__()
+        parts = 1 if first else PARTS
+        self.chained = channels == out, stride == 1
+        self.dropout = dropout
+        self.bn = None if first else nn.BatchNorm2d(channels)
+        self.spatial = nn.ModuleList(GraphConvolution(channels // parts, out // parts, graph) for _ in range(parts))
+        self.spatial_residual = None if first else shortcut(channels, out)
+        self.temporal = nn.ModuleList(_temporal(out // parts, stride) for _ in range(parts))
+        self.temporal_residual = None if first else shortcut(out, out, stride)
+        for residual in (self.spatial_residual, self.temporal_residual):
+            if residual is not None:
+                start(residual, out)
+
+    def forward(self, x: Tensor, matrices: Tensor) -> Tensor:
+        h = x if self.bn is None else self.bn(x)
+        h = _in_parts(h, [partial(unit, matrices=matrices) for unit in self.spatial], self.chained[0])
+        x = F.relu(h if self.spatial_residual is None else h + self.spatial_residual(x))
+        h = _in_parts(x, list(self.temporal), self.chained[1])
+        if self.dropout:
+            h = F.dropout(h, self.dropout, self.training)
+        return F.relu(h if self.temporal_residual is None else h + self.temporal_residual(x))
+
+
+class GraphConvolution(nn.Module):
+    """ST-GCN's, but the learnable mask of the edges starts as the graph and is added to the matrices."""
+
+    def __init__(self, channels: int, out: int, graph: Tensor) -> None:
+        super().__init__()
+        self.mask = nn.Parameter(graph.clone())
+        self.conv = Pointwise(channels, len(graph) * out)
+        self.bn = nn.BatchNorm2d(out)
+        start(self.conv, channels * len(graph) * out)
+
+    def forward(self, x: Tensor, matrices: Tensor) -> Tensor:
+        return self.bn(spread(self.conv(x), matrices + self.mask))
+
+
+def _temporal(channels: int, stride: int) -> nn.Module:
+    conv = Timewise(channels, channels, TEMPORAL, stride)
+    start(conv, channels * TEMPORAL)
+    return nn.Sequential(conv, nn.BatchNorm2d(channels))
+
+
+def _in_parts(x: Tensor, units: Sequence[Callable[[Tensor], Tensor]], chained: bool) -> Tensor:
+    """Each unit on its part of the channels, as in Res2Net."""
+    done: list[Tensor] = []
+    for unit, part in zip(units, x.chunk(len(units), dim=1)):
+        done.append(unit(done[-1] + part if chained and done else part))
+    return torch.cat(done, dim=1)

@@ -1,0 +1,95 @@
+"""What networks over moving skeletons share: how bodies enter, three blocks that can be run apart, the features."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedreel.models.classifier import Backbone
+from fedreel.tasks.skeleton.graph import Bones, Partition
+from fedreel.tasks.skeleton.topology import Kind, Topology
+
+BLOCKS = 3  # by depth and feature size: each lasts until time is halved, or the end
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """The joints of a body as a graph."""
+
+    joints: int
+    bones: Bones
+    centre: int
+    partition: Partition = "official"
+
+
+class SkeletonBackbone(Backbone):
+    """(N, 3, T, V, M) in, features (N, C) out, in three steps: `enter`, blocks 0 to 2, `leave`. What lies between two
+    blocks is (N * M, C, T, V), channels last in memory: twice as fast on CPUs."""
+
+    def __init__(self, skeleton: Skeleton, out_channels: int, neck: int = 0) -> None:
+        super().__init__()
+        self.data_bn = nn.BatchNorm1d(3 * skeleton.joints)
+        layers = (nn.Linear(out_channels, neck), nn.BatchNorm1d(neck), nn.Dropout(0.5)) if neck else ()
+        self.neck = nn.Sequential(*layers)
+        self.out_channels = neck or out_channels
+
+    @abstractmethod
+    def block(self, number: int, h: Tensor) -> Tensor: ...
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Bodies side by side in the batch, every coordinate of every joint normalised."""
+        n, c, t, v, m = x.shape
+        h = x.permute(0, 4, 3, 1, 2).reshape(n * m, v * c, t)
+        return self.data_bn(h).view(n * m, v, c, t).permute(0, 2, 3, 1).contiguous(memory_format=torch.channels_last)
+
+    def leave(self, h: Tensor, bodies: int) -> Tensor:
+        """Means over time and joints, then over bodies."""
+        return self.neck(h.mean(dim=(2, 3)).view(-1, bodies, h.shape[1]).mean(dim=1))
+
+    def features(self, x: Tensor) -> Tensor:
+        h = self.enter(x)
+        for number in range(BLOCKS):
+            h = self.block(number, h)
+        return h
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.leave(self.features(x), x.shape[4])
+
+
+class Topologies(nn.ModuleList):
+    """The matrices of a network's layers: one Topology for all of them, or one for each."""
+
+    def __init__(self, graph: Tensor, kind: Kind, layers: int, per_layer: bool) -> None:
+        super().__init__(Topology(graph, kind) for _ in range(layers if per_layer else 1))
+
+    def matrix(self, layer: int) -> Tensor:
+        return self[layer if len(self) > 1 else 0]()
+
+    def matrices(self, layers: range) -> list[Tensor]:
+        """Of several layers; one that all share is made once."""
+        return [self[i]() for i in layers] if len(self) > 1 else [self[0]()] * len(layers)
+
+
+class Pointwise(nn.Conv2d):
+    """A 1 x 1 convolution, with a stride in time. As a product over channels it trains twice as fast on CPUs."""
+
+    def __init__(self, channels: int, out: int, stride: int = 1) -> None:
+        super().__init__(channels, out, 1, (stride, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        taken = x[:, :, :: self.stride[0]].permute(0, 2, 3, 1)
+        return F.linear(taken, self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
+
+
+def spread(maps: Tensor, matrices: Tensor) -> Tensor:
+    """Move K feature maps, the channels of (N, K * C, T, V), along their matrices (K, V, W) and add them up:
+    (N, C, T, W). One large product: many small ones, as a product of batches would make without gradients, are slow."""
+    n, _, t, v = maps.shape
+    k, _, w = matrices.shape
+    rows = maps.permute(0, 2, 3, 1).reshape(n, t, v * k, -1).transpose(2, 3)
+    moved = rows.reshape(-1, v * k) @ matrices.transpose(0, 1).reshape(v * k, w)
+    return moved.view(n, t, -1, w).permute(0, 2, 1, 3)

@@ -1,0 +1,180 @@
+"""Skeletons as a federation: every set is a client with classes of its own, or one set is divided among clients."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedreel import playground
+from fedreel.config import DataConfig
+from fedreel.core.task import EVERYONE, ClientData, Population, Tensors
+from fedreel.data.partition import NaturalIdPartitioner, histogram
+from fedreel.errors import DataError, RecipeError, nearest
+from fedreel.tasks.skeleton.joints import Joints
+from fedreel.tasks.skeleton.motions import find_sets
+from fedreel.tasks.skeleton.prepare import Prepared, load_set
+from fedreel.tasks.skeleton.recordings import Unusable, set_name
+from fedreel.tasks.vision.clips import check_training, make_partitioner
+
+TOLD = 100  # recordings that were left out and are named in the run's records
+
+
+class SkeletonPopulation(Population):
+    """Clients that hold skeletons. `leave_out` names a set that is no client's, to see what a model makes of it."""
+
+    def __init__(
+        self,
+        source: Sequence[Path],
+        config: DataConfig,
+        joints: Joints,
+        length: int,
+        bodies: int,
+        align: bool,
+        seed: int,
+        leave_out: str = "",
+    ) -> None:
+        self.config, self.joints, self.seed = config, joints, seed
+        self.form = (length, bodies, align)
+        paths = _by_name(source)
+        if leave_out and leave_out not in paths:
+            raise RecipeError(f"there is no set '{leave_out}' to leave out", hint=nearest(leave_out, paths))
+        self._left_out = paths.pop(leave_out) if leave_out else None
+        if not paths:
+            raise RecipeError("no set is left to train on", where=config.source, found=f"only {leave_out}")
+        partitioner = make_partitioner(config.partition)
+        self._of_sets = isinstance(partitioner, NaturalIdPartitioner)
+        if len(paths) > 1 and not self._of_sets:
+            raise RecipeError(
+                "several sets cannot be divided anew: their labels mean different things",
+                where="[data.partition] name",
+                expected="by-owner, which makes every set a client",
+                found=f"{config.partition.get('name')} of {', '.join(paths)}",
+                hint="set data.source to one of them, or data.partition={name='by-owner'}",
+            )
+        self._sets = {name: self._load(path) for name, path in paths.items()}
+        self._parts: dict[str, tuple[str, np.ndarray, np.ndarray]] = {}  # client -> set, rows for training, for testing
+        for name, found in self._sets.items():
+            parts = {name: np.arange(len(found.labels))}
+            if not self._of_sets:
+                parts = partitioner.split(found.labels, found.subjects, seed)
+            test = found.splits == "test"
+            self._parts |= {client: (name, rows[~test[rows]], rows[test[rows]]) for client, rows in parts.items()}
+        rows = {client: (train, test) for client, (_, train, test) in self._parts.items()}
+        check_training(rows, config, "or a lower data.test_share")
+        self.clients = tuple(self._parts)
+
+    @property
+    def class_count(self) -> int:
+        """How many classes the set with most of them has."""
+        return max(len(found.classes) for found in self._sets.values())
+
+    @cached_property
+    def unseen(self) -> Prepared | None:
+        """The set that was left out."""
+        return self._load(self._left_out) if self._left_out else None
+
+    def set_of(self, client: str) -> Prepared:
+        """All that a client holds."""
+        name, train, test = self._parts[client]
+        found = self._sets[name]
+        if self._of_sets:
+            return found
+        rows = np.sort(np.concatenate([train, test]))
+        arrays = {key: value[rows] for key, value in vars(found).items() if isinstance(value, np.ndarray)}
+        return replace(found, **arrays)
+
+    def data(self, client: str) -> ClientData:
+        if client == EVERYONE:
+            name, train, test = self._everyone()
+        else:
+            name, train, test = self._parts[client]
+        found = self._sets[name]
+        frames = {"frames": float(len(train) * self.form[0])}
+        return ClientData(_tensors(found, train), _tensors(found, test), frames)
+
+    def agreement(self) -> dict[str, Any]:
+        return {"joints": list(self.joints.names)}
+
+    def describe(self) -> dict[str, Any]:
+        lists = {client: list(self._sets[name].classes) for client, (name, _, _) in self._parts.items()}
+        classes, *others = lists.values()
+        if any(other != classes for other in others):
+            classes = [f"class {n}" for n in range(1, self.class_count + 1)]
+        train: dict[str, list[int]] = {}
+        test: dict[str, list[int]] = {}
+        for client, (name, *sides) in self._parts.items():
+            for told, rows in zip((train, test), sides):
+                told |= histogram({client: rows}, self._sets[name].labels, len(classes))
+        return {
+            "classes": classes,
+            "train": train,
+            "test": test,
+            "broken": sum(len(found.dropped) for found in self._sets.values()),
+            "left_out": [_told(one) for found in self._sets.values() for one in found.dropped][:TOLD],
+            "sets": {client: {"classes": names} for client, names in lists.items()},
+        }
+
+    def _everyone(self) -> tuple[str, np.ndarray, np.ndarray]:
+        if len(self._sets) > 1:
+            raise DataError(
+                "several sets cannot be joined: each has a label list of its own",
+                where=self.config.source,
+                found=", ".join(self._sets),
+                hint="set data.source to one of them",
+            )
+        names, train, test = zip(*self._parts.values())
+        return names[0], np.concatenate(train), np.concatenate(test)
+
+    def _load(self, path: Path) -> Prepared:
+        found = load_set(path, self.joints, *self.form)
+        return _with_test(found, set_name(path), self.config.test_share, self.seed)
+
+
+def open_sets(config: DataConfig) -> list[Path]:
+    """The sets of the recipe's source: the playground's, a set, or a folder of sets."""
+    if config.source == "playground":
+        return find_sets(playground.cached(config.seed, config.size, ("skeletons",)) / "skeletons")
+    source = Path(config.source).expanduser()
+    if (source / "skeletons" / "part.json").is_file():  # a playground's root
+        source = source / "skeletons"
+    return find_sets(source)
+
+
+def _told(one: Unusable) -> str:
+    return f"{one.where}{f', line {one.line}' if one.line else ''}: {one.reason}"
+
+
+def _by_name(source: Sequence[Path]) -> dict[str, Path]:
+    paths: dict[str, Path] = {}
+    for path in source:
+        name = set_name(path)
+        if name in paths:
+            raise DataError("two sets have the same name", found=f"{paths[name]} and {path}", hint="rename one of them")
+        paths[name] = path
+    if not paths:
+        raise DataError("there are no skeletons", expected="at least one set")
+    return paths
+
+
+def _with_test(found: Prepared, name: str, share: float, seed: int) -> Prepared:
+    """The set as it is marked; where nothing is for testing, `share` of its subjects are drawn for it, at least one
+    and never all, or of its sequences if there is one subject only."""
+    if (found.splits == "test").any() or not share:
+        return found
+    units = found.subjects if len({*found.subjects.tolist()}) > 1 else np.arange(len(found.subjects))
+    own = np.unique(units)
+    wanted = min(max(1, round(share * len(own))), len(own) - 1)
+    drawn = np.random.default_rng([seed, zlib.crc32(name.encode())]).permutation(own)[:wanted]
+    return replace(found, splits=np.where(np.isin(units, drawn), "test", "train"))
+
+
+def _tensors(found: Prepared, rows: np.ndarray) -> Tensors:
+    counts = torch.full((len(rows),), len(found.classes), dtype=torch.int64)
+    return Tensors((torch.from_numpy(found.x[rows]), torch.from_numpy(found.labels[rows]), counts))

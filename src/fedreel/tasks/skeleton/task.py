@@ -1,0 +1,171 @@
+"""Action recognition from skeletons: a moving body in, a class of the client's own list out."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedreel.config import DataConfig, check_ranges
+from fedreel.core.task import Outputs
+from fedreel.core.training import statistics_kept
+from fedreel.core.weights import TensorInfo
+from fedreel.errors import DataError
+from fedreel.models.classifier import Classifier
+from fedreel.tasks.classification import Classification
+from fedreel.tasks.skeleton.graph import Partition
+from fedreel.tasks.skeleton.joints import find_joints
+from fedreel.tasks.skeleton.network import BLOCKS, Skeleton, SkeletonBackbone
+from fedreel.tasks.skeleton.population import SkeletonPopulation, open_sets
+from fedreel.tasks.skeleton.topology import Kind
+
+Batch = tuple[Tensor, Tensor, Tensor]  # bodies (N, 3, T, V, M), labels, how many classes the client's list has
+Network = Literal["stgcn", "ctrgcn", "mstgcn", "msg3d"]
+_CLASSES: dict[Network, str] = {"stgcn": "STGCN", "ctrgcn": "CTRGCN", "mstgcn": "MSTGCN", "msg3d": "MSG3D"}
+NOT_LISTED = -1e4  # logit of a class beyond the client's list: probability 0 in float32
+
+
+@dataclass(frozen=True)
+class SkeletonRecognition(Classification):
+    """A graph network on `length` frames of `bodies` bodies. Clients have class lists of their own, so classifiers stay
+    home, and so do batch-norm statistics. `joints` is kinect-v1, kinect-v2 or a TOML file of names and bones: every
+    set's joints are brought to it. The paper's profile is width 16 and 128 features, the authors' code's 256 features
+    and a neck of 512."""
+
+    sends: ClassVar = {"frames": "count"}
+
+    network: Network = "stgcn"
+    joints: str = "kinect-v2"
+    graph: Partition = "official"  # of ST-GCN's neighbours; true_spatial counts distances beyond one bone
+    classes: int = 60  # of the longest list
+    width: int = 16  # of the first layers: a quarter of ST-GCN's and CTR-GCN's 64, MST-GCN's 112, MS-G3D's 96
+    features: int = 128
+    neck: int = 0
+    dropout: float = 0.0
+    topology: Kind = "graph"
+    per_layer: bool = False  # a topology for each layer instead of one for all
+    length: int = 50
+    bodies: int = 2
+    align: bool = True  # turn every frame so that the shoulders are parallel to x
+    augmentation: Literal["none", "shear-crop", "move"] = "shear-crop"
+    projection: int = 0  # > 0: two layers of this output before the classifier, where MOON contrasts
+    leave_out: str = ""  # a set that takes no part in training
+    own_classifier: bool = True
+    own_statistics: bool = True
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "task", **dict.fromkeys(("width", "features", "length", "bodies"), (1, math.inf)))
+        check_ranges(self, "task", classes=(2, math.inf), neck=(0, math.inf), dropout=(0, 1), projection=(0, math.inf))
+
+    def model(self) -> Classifier:
+        return Classifier(self._backbone(), self.classes, projection=self.projection)
+
+    def population(self, data: DataConfig, seed: int) -> SkeletonPopulation:
+        joints = find_joints(self.joints)
+        found = SkeletonPopulation(
+            open_sets(data), data, joints, self.length, self.bodies, self.align, seed, self.leave_out
+        )
+        if found.class_count > self.classes:
+            raise DataError(
+                "a set has more classes than the task",
+                expected=f"{self.classes} or fewer",
+                found=str(found.class_count),
+                where=data.source,
+                hint=f"set task.classes={found.class_count}",
+            )
+        return found
+
+    def own(self, tensor: TensorInfo) -> bool:
+        if tensor.name.startswith("head.fc."):
+            return self.own_classifier
+        return tensor.role == "statistics" and self.own_statistics
+
+    def augment(self, batch: Batch) -> Batch:
+        if self.augmentation == "none":
+            return batch
+        x, *rest = batch
+        x = moved(x) if self.augmentation == "move" else sheared(cropped(x))
+        return x, *rest  # type: ignore[return-value]
+
+    def forward(self, model: nn.Module, batch: Batch) -> Outputs:
+        return self._outputs(model, model.backbone(batch[0]), batch)  # type: ignore[operator]
+
+    def streams(self, lower: nn.Module, upper: nn.Module, batch: Batch, blocks: int) -> list[Outputs]:
+        below, above = lower.backbone, upper.backbone
+        assert isinstance(below, SkeletonBackbone)
+        assert isinstance(above, SkeletonBackbone)
+        found = []
+        with statistics_kept(lower), statistics_kept(upper):
+            with torch.no_grad():
+                h = below.enter(batch[0])
+            for m in range(blocks):
+                with torch.no_grad():
+                    h = below.block(m, h)
+                g = h
+                for further in range(m + 1, BLOCKS):
+                    g = above.block(further, g)
+                found.append(self._outputs(upper, above.leave(g, batch[0].shape[4]), batch))
+        return found
+
+    def card(self) -> dict[str, Any]:
+        joints = find_joints(self.joints)
+        names = {"joints": list(joints.names), "bones": [list(b) for b in joints.bones]}
+        return {"input": {**names, "length": self.length, "bodies": self.bodies, "aligned": self.align}}
+
+    def _backbone(self) -> SkeletonBackbone:
+        joints = find_joints(self.joints)
+        module = importlib.import_module(f"fedreel.tasks.skeleton.{self.network}")
+        return getattr(module, _CLASSES[self.network])(
+            Skeleton(len(joints.names), joints.bones, joints.centre, self.graph),
+            self.width,
+            self.features,
+            dropout=self.dropout,
+            neck=self.neck,
+            topology=self.topology,
+            per_layer=self.per_layer,
+        )
+
+    def _outputs(self, model: nn.Module, features: Tensor, batch: Batch) -> Outputs:
+        features, logits = model.classify(features)  # type: ignore[operator]
+        beyond = torch.arange(self.classes, device=logits.device) >= batch[2][:, None]
+        return Outputs(features, logits.masked_fill(beyond, NOT_LISTED))
+
+
+def cropped(x: Tensor) -> Tensor:
+    """A random stretch of as many frames, out of the sequence with a sixth of it mirrored at either end."""
+    n, _, length = x.shape[:3]
+    spare = length // 6
+    start = torch.randint(-spare, spare + 1, (n, 1), device=x.device)
+    frames = torch.arange(length, device=x.device) + start
+    frames = torch.where(frames < 0, -1 - frames, frames)
+    frames = torch.where(frames >= length, 2 * length - 1 - frames, frames)
+    return x.transpose(1, 2)[torch.arange(n, device=x.device)[:, None], frames].transpose(1, 2)
+
+
+def sheared(x: Tensor, most: float = 0.5) -> Tensor:
+    """Every sequence sheared by a matrix of its own, ones on the diagonal and up to `most` beside it."""
+    beside = torch.empty(len(x), 3, 3, device=x.device).uniform_(-most, most)
+    one = torch.eye(3, device=x.device)
+    return torch.einsum("ndc,nctvm->ndtvm", beside * (1 - one) + one, x)
+
+
+def moved(x: Tensor) -> Tensor:
+    """ST-GCN's: in the picture plane turned by up to 10 degrees, scaled by 0.9 to 1.1 and shifted by up to 0.2, all of
+    it changing steadily from the first frame to the last. Bodies that are not there stay away."""
+    n, _, length = x.shape[:3]
+    along = torch.linspace(0, 1, length, device=x.device)
+    low = torch.tensor([-math.pi / 18, 0.9, -0.2, -0.2], device=x.device)[:, None]
+    ends = (
+        low
+        + torch.rand(n, 2, 4, 1, device=x.device) * torch.tensor([math.pi / 9, 0.2, 0.4, 0.4], device=x.device)[:, None]
+    )
+    angle, scale, right, up = (ends[:, 0] * (1 - along) + ends[:, 1] * along)[:, :, :, None, None].unbind(1)
+    there = (x != 0).any(dim=3, keepdim=True).any(dim=1, keepdim=True)[:, 0]
+    cos, sin = scale * angle.cos(), scale * angle.sin()
+    a, b = x[:, 0], x[:, 1]
+    plane = torch.stack([cos * a - sin * b + right * there, sin * a + cos * b + up * there], dim=1)
+    return torch.cat([plane, x[:, 2:]], dim=1)

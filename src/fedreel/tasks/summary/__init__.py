@@ -1,0 +1,1 @@
+"""Video summarisation: which shots matter?"""

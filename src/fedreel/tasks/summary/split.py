@@ -1,0 +1,195 @@
+"""Annotated videos as a federation: parts of videos, who holds which, and each client's share as sequences."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedreel.config import DataConfig
+from fedreel.core.task import EVERYONE, ClientData, Population
+from fedreel.data.partition import IidPartitioner, NaturalIdPartitioner, Parts, histogram
+from fedreel.errors import DataError
+from fedreel.tasks.summary.data import SummaryVideo
+from fedreel.tasks.summary.metrics import RATIO, Truth, summarize
+from fedreel.tasks.vision.clips import check_training, class_names, make_partitioner
+
+Batch = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+class Videos:
+    """Videos as tensors. A batch is (features (B, N, D), mask (B, N), target (B, N), index (B,)): shorter videos are
+    padded with zeros at their ends, the mask is true for real steps, the index says which videos they are."""
+
+    def __init__(self, sequences: Sequence[Tensor], targets: Sequence[Tensor], truths: Sequence[Truth]) -> None:
+        self.sequences, self.targets, self.truths = list(sequences), list(targets), list(truths)
+
+    @classmethod
+    def of(cls, videos: Sequence[SummaryVideo]) -> Videos:
+        sequences = [torch.from_numpy(np.ascontiguousarray(v.features)) for v in videos]
+        return cls(
+            sequences, [torch.from_numpy(np.ascontiguousarray(v.target)) for v in videos], [v.truth for v in videos]
+        )
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def to(self, device: torch.device) -> Videos:
+        return Videos([s.to(device) for s in self.sequences], [t.to(device) for t in self.targets], self.truths)
+
+    def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
+        n = len(self)
+        order = torch.arange(n) if generator is None else torch.randperm(n, generator=generator)
+        for index in order.split(size) if n else ():
+            rows = index.tolist()
+            features = torch.nn.utils.rnn.pad_sequence([self.sequences[i] for i in rows], batch_first=True)
+            target = torch.nn.utils.rnn.pad_sequence([self.targets[i] for i in rows], batch_first=True)
+            lengths = torch.tensor([len(self.targets[i]) for i in rows], device=target.device)
+            mask = torch.arange(target.shape[1], device=target.device) < lengths[:, None]
+            yield features, mask, target, index.to(target.device)
+
+
+class SummaryPopulation(Population):
+    """Clients that hold videos, or with `fragments` > 0 up to so many parts of each."""
+
+    def __init__(
+        self,
+        videos: Sequence[SummaryVideo],
+        config: DataConfig,
+        seed: int,
+        *,
+        features: Mapping[str, Any],
+        fragments: int = 0,
+        ratio: float = RATIO,
+    ) -> None:
+        if fragments:
+            videos = [part for video in videos for part in cut(video, fragments, seed, ratio)]
+        self.videos = [replace(v, owner=v.owner or config.owner) for v in videos]
+        self.features = dict(features)
+        self.classes = class_names(sorted({v.category or UNKNOWN for v in self.videos}), config)
+        self.labels = np.array([self.classes.index(v.category or UNKNOWN) for v in self.videos])
+        partitioner = make_partitioner(config.partition)
+        self._check_known(partitioner, config)
+        parts = partitioner.split(self.labels, np.array([v.owner for v in self.videos]), seed)
+        held_out = held_out_sources(parts, self.videos, config.test_share, seed)
+        test = np.array([v.source in held_out for v in self.videos])
+        left_alone = np.array([v.split == "val" and v.source not in held_out for v in self.videos])
+        self._parts = {c: (rows[~test[rows] & ~left_alone[rows]], rows[test[rows]]) for c, rows in parts.items()}
+        check_training(self._parts, config, "a lower data.test_share, or task.fragments")
+        self.clients = tuple(self._parts)
+
+    def data(self, client: str) -> ClientData:
+        if client == EVERYONE:
+            train, test = (np.concatenate(rows) for rows in zip(*self._parts.values()))
+        else:
+            train, test = self._parts[client]
+        frames = sum(len(self.videos[i].target) for i in train)
+        return ClientData(self._of(train), self._of(test), {"frames": float(frames)})
+
+    def agreement(self) -> dict[str, Any]:
+        return {"features": self.features}
+
+    def describe(self) -> dict[str, Any]:
+        train, test = ({c: rows[i] for c, rows in self._parts.items()} for i in (0, 1))
+        found = {c: {self.videos[i].community for i in np.concatenate(rows)} for c, rows in self._parts.items()}
+        return {
+            "classes": self.classes,
+            "train": histogram(train, self.labels, len(self.classes)),
+            "test": histogram(test, self.labels, len(self.classes)),
+            "communities": {c: next(iter(names)) for c, names in found.items() if len(names) == 1 and names != {""}},
+        }
+
+    def _of(self, rows: np.ndarray) -> Videos:
+        return Videos.of([self.videos[i] for i in rows])
+
+    def _check_known(self, partitioner: Any, config: DataConfig) -> None:
+        """What the partition goes by must be known of every video."""
+        by = "owner" if isinstance(partitioner, NaturalIdPartitioner) else "category"
+        without = [v.name for v in self.videos if not getattr(v, by)]
+        if without and not isinstance(partitioner, IidPartitioner):
+            raise DataError(
+                f"some videos have no {by}",
+                where=config.source,
+                expected=f"the key or attribute `{by}` of every video in the h5 file",
+                found=f"{len(without)} of {len(self.videos)}, the first is {without[0]}",
+                hint="set data.owner, or data.partition={name='iid', num_partitions=4}",
+            )
+
+
+UNKNOWN = "unknown"
+
+
+def cut(video: SummaryVideo, parts: int, seed: int, ratio: float = RATIO) -> list[SummaryVideo]:
+    """The video as `parts` contiguous parts: balls and urns, that is, cuts drawn among the shots' boundaries without
+    replacement. Every part has a step at least; a video with fewer shots gives fewer parts.
+
+    Where users' scores are known their summaries are made anew for each part, since each has its own budget;
+    otherwise they are cut too, and a part may have users who chose nothing in it. Targets keep the video's scale.
+    """
+    truth = video.truth
+    starts = truth.change_points[1:, 0]
+    before = np.searchsorted(truth.picks, starts)  # steps before each boundary
+    _, first = np.unique(before, return_index=True)  # of boundaries with no step between them, one
+    inner = np.array([i for i in first if 0 < before[i] < len(truth.picks)], np.int64)
+    rng = np.random.default_rng([seed, zlib.crc32(video.name.encode())])
+    chosen = np.sort(rng.choice(inner, min(parts - 1, len(inner)), replace=False)) if len(inner) else inner
+    frames, steps = [0, *starts[chosen], truth.n_frames], [0, *before[chosen], len(truth.picks)]
+    return [
+        _part(
+            video,
+            number,
+            slice(*map(int, frames[number : number + 2])),
+            slice(*map(int, steps[number : number + 2])),
+            ratio,
+        )
+        for number in range(len(frames) - 1)
+    ]
+
+
+def _part(video: SummaryVideo, number: int, frames: slice, steps: slice, ratio: float) -> SummaryVideo:
+    truth = video.truth
+    shots = truth.change_points[(truth.change_points[:, 0] >= frames.start) & (truth.change_points[:, 1] < frames.stop)]
+    given = None if truth.user_scores is None else truth.user_scores[:, steps]
+    own = replace(
+        truth,
+        n_frames=frames.stop - frames.start,
+        picks=truth.picks[steps] - frames.start,
+        change_points=shots - frames.start,
+        user_summary=truth.user_summary[:, frames],
+        user_scores=given,
+    )
+    if given is not None:
+        own = replace(own, user_summary=np.stack([summarize(s, own, ratio) for s in given]).astype(np.uint8))
+    return replace(
+        video,
+        name=f"{video.name}#{number + 1}",
+        features=video.features[steps],
+        target=video.target[steps],
+        truth=own,
+    )
+
+
+def held_out_sources(parts: Parts, videos: Sequence[SummaryVideo], share: float, seed: int) -> set[str]:
+    """The source videos whose parts are for testing, wherever they lie: as marked in the data or, if nothing is,
+    `share` of each client's, at least one and never all. A video that an earlier client trains on is not drawn: its
+    other parts would be tested on what has been learned."""
+    for held in ("test", "val"):
+        marked = {v.source for v in videos if v.split == held}
+        if marked:
+            return marked
+    rng = np.random.default_rng([seed, 0x7E57])
+    test: set[str] = set()
+    train: set[str] = set()
+    for rows in parts.values():
+        own = sorted({videos[i].source for i in rows})
+        wanted = min(max(1, round(share * len(own))), len(own) - 1) if share else 0
+        free = [name for name in own if name not in test | train]
+        missing = max(0, wanted - len(test & {*own}))
+        test |= {free[i] for i in rng.permutation(len(free))[:missing]}
+        train |= {*own} - test
+    return test

@@ -1,0 +1,151 @@
+"""Video summarization: a video's steps in, the importance of each out; the best shots that fit make the summary."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from torch import Tensor, nn
+
+from fedreel.config import DataConfig, check_ranges
+from fedreel.core.task import Examples, Outputs, Population, Task
+from fedreel.data.features import known_card, make_features
+from fedreel.errors import DataError, RecipeError
+from fedreel.tasks.summary.data import How, Spread, SummaryVideo, find_public, find_summary, read_summary
+from fedreel.tasks.summary.metrics import RATIO, mean_defined, score
+from fedreel.tasks.summary.split import Batch, SummaryPopulation, Videos
+from fedreel.tasks.summary.summarizers import Summarizer, make_summarizer
+
+_WIDTHS = {"plain": 64, "efficientnet-lite0": 1280}
+
+
+@dataclass(frozen=True)
+class Summary(Task):
+    """A summarizer on steps of `width_in` features. `width`, `blocks`, `heads`, `attention` and `positions` are the
+    Mixture Transformer's; vsLSTM takes `hidden` and `dropout`, the attention model `dropout`. The paper's features are
+    GoogLeNet's (width_in 1024) at 2 steps a second."""
+
+    sends: ClassVar = {"frames": "count"}
+
+    summarizer: Literal["vslstm", "attention", "mixture_transformer"] = "mixture_transformer"
+    features: str = "plain"  # or efficientnet-lite0, run:FOLDER, or a name for features that come with the data
+    width_in: int = 64  # how many there are of a step
+    fps: float = 1.0  # steps a second
+    standardise: bool = False  # each feature to mean 0 and deviation 1, over a file
+    how: How = "auto"  # F1: mean over users, or max
+    spread: Spread = "auto"  # a step's score: held until the next pick, or the nearest pick's
+    fragments: int = 0  # cut every video into so many parts; 0 = whole videos
+    ratio: float = RATIO  # of a video that its summary may keep
+    width: int = 64
+    blocks: int = 2
+    heads: int = 1
+    hidden: int = 64
+    dropout: float = 0.3
+    attention: Literal["mixture", "literal", "plain"] = "mixture"
+    positions: bool = False
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "task", **dict.fromkeys(("width_in", "width", "heads", "hidden"), (1, math.inf)))
+        check_ranges(self, "task", blocks=(0, math.inf), fragments=(0, math.inf), dropout=(0, 1), ratio=(0.01, 1))
+        check_ranges(self, "task", fps=(1e-6, math.inf))
+        known = _WIDTHS.get(self.features, self.width_in)
+        if known != self.width_in:
+            raise RecipeError(
+                "the features have another width than the task",
+                where="[task] width_in",
+                expected=f"{known} for the features '{self.features}'",
+                found=str(self.width_in),
+                hint="if the data come with features of their own, give these a name: task.features=NAME",
+            )
+
+    def model(self) -> Summarizer:
+        options: dict[str, Any] = {"dropout": self.dropout}
+        if self.summarizer != "attention":
+            options["hidden"] = self.hidden
+        if self.summarizer == "mixture_transformer":
+            options |= {"width": self.width, "blocks": self.blocks, "heads": self.heads}
+            options |= {"attention": self.attention, "positions": self.positions}
+        return make_summarizer(self.summarizer, self.width_in, **options)
+
+    def population(self, data: DataConfig, seed: int) -> Population:
+        path = find_summary(data)
+        videos = self._fitting(self._read(path), str(path))
+        of_a_run = self.features.startswith("run:")
+        card = known_card(self.features, self.width_in) if of_a_run else {"name": self.features, "width": self.width_in}
+        return SummaryPopulation(videos, data, seed, features=card, fragments=self.fragments, ratio=self.ratio)
+
+    def public(self, data: DataConfig, seed: int) -> Videos:
+        """One of the server's own videos, drawn among those for testing: what clients measure their distance to."""
+        path = find_public(data)
+        try:
+            videos = self._read(path)
+        except RecipeError as error:
+            hint = "set data.public to an h5 file with the same features"
+            raise RecipeError(error.problem, expected=error.expected, found=error.found, hint=hint) from error
+        videos = self._fitting([v for v in videos if v.split == "test"] or videos, str(path))
+        return Videos.of([videos[int(np.random.default_rng([seed, 0x9B1C]).integers(len(videos)))]])
+
+    def forward(self, model: nn.Module, batch: Batch) -> Outputs:
+        """Logits are the scores (B, N), 0 to 1; features the mean (B, width) of what the head sees of real steps."""
+        x, mask = batch[0], batch[1]
+        features, scores = model.features_and_scores(x, None if len(x) == 1 else mask)  # type: ignore[operator]
+        if len(x) == 1:
+            return Outputs(features.mean(dim=1), scores)
+        return Outputs((features * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True), scores)
+
+    def loss(self, outputs: Outputs, batch: Batch) -> Tensor:
+        """Mean over videos of the mean squared error over their real steps."""
+        return _errors(outputs, batch).mean()
+
+    def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
+        """Means over videos; a measure that is defined for none of them is left out."""
+        assert isinstance(examples, Videos)
+        found: dict[str, list[float]] = {"f1": [], "tau": [], "rho": [], "loss": []}
+        for batch in examples.batches(batch_size):
+            outputs = self.forward(model, batch)
+            found["loss"] += _errors(outputs, batch).tolist()
+            scores = outputs.logits.double().cpu().numpy()
+            for row, which in zip(scores, batch[3].tolist()):
+                truth = examples.truths[which]
+                result = score(row[: len(truth.picks)], truth, self.ratio)
+                for name in ("f1", "tau", "rho"):
+                    found[name].append(getattr(result, name))
+        means = {name: mean_defined(values) for name, values in found.items()}
+        return {**{name: mean for name, mean in means.items() if not math.isnan(mean)}, "n": float(len(examples))}
+
+    def card(self) -> dict[str, Any]:
+        features = {**known_card(self.features, self.width_in), "fps": self.fps, "standardised": self.standardise}
+        return {"input": {"features": features}, "summary": {"model": self.summarizer, "ratio": self.ratio}}
+
+    def _read(self, path: Any) -> list[SummaryVideo]:
+        return read_summary(
+            path, lambda: make_features(self.features), how=self.how, spread=self.spread, standardise=self.standardise
+        )
+
+    def _fitting(self, videos: list[SummaryVideo], where: str) -> list[SummaryVideo]:
+        """The videos, if what they say of themselves is what the task says."""
+        width = videos[0].features.shape[1]
+        rate = float(np.median([v.rate for v in videos if v.rate] or [self.fps]))
+        for name, own, found, good in (
+            ("features", self.width_in, width, width == self.width_in),
+            ("steps a second", self.fps, round(rate, 3), 0.9 < rate / self.fps < 1.1),
+        ):
+            if not good:
+                setting = "width_in" if name == "features" else "fps"
+                raise DataError(
+                    f"the data have another number of {name} than the task",
+                    where=where,
+                    expected=str(own),
+                    found=str(found),
+                    hint=f"set task.{setting}={found}",
+                )
+        return videos
+
+
+def _errors(outputs: Outputs, batch: Batch) -> Tensor:
+    """The mean squared error of each video over its real steps, (B,)."""
+    mask, target = batch[1], batch[2]
+    square = (outputs.logits - target).square().masked_fill(~mask, 0.0)
+    return square.sum(dim=1) / mask.sum(dim=1)

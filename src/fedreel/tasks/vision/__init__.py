@@ -1,0 +1,1 @@
+"""What the tasks over pictures and clips share."""

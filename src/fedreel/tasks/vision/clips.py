@@ -1,0 +1,186 @@
+"""Clips as a federation: where they come from, who holds which, and each client's share as tensors."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedreel import playground
+from fedreel.config import DataConfig, build
+from fedreel.core.task import EVERYONE, ClientData, Examples, Population, Tensors
+from fedreel.data import clip_index, shards
+from fedreel.data.partition import PARTITIONERS, IidPartitioner, NaturalIdPartitioner, histogram
+from fedreel.errors import DataError, RecipeError, nearest
+from fedreel.machine.cache import cache_folder
+
+
+class HeldClips(Population):
+    """Clips: who holds which, and which of them are for testing. Subclasses say what a client makes of its own.
+    Where labels are not `needed`, only partitions that look at them ask for any."""
+
+    def __init__(self, source: shards.Shards, config: DataConfig, seed: int, needed: bool = True) -> None:
+        self.source = source
+        partitioner = make_partitioner(config.partition)
+        if needed or not isinstance(partitioner, IidPartitioner | NaturalIdPartitioner):
+            _check_known(source.clips, config, "label")
+        self.classes = class_names(source.labels, config) if needed else source.labels
+        clips = [replace(c, owner=c.owner or config.owner) for c in _with_split(source.clips, config, seed)]
+        self.labels = np.array([self.classes.index(c.label) for c in clips])
+        held = "test" if any(c.split == "test" for c in clips) else "val"
+        self._train = np.array([c.split not in ("test", "val") for c in clips])
+        self._test = np.array([c.split == held for c in clips])  # beside test clips, validation clips are left alone
+        if isinstance(partitioner, NaturalIdPartitioner):
+            _check_known(clips, config, "owner", "set data.owner, or data.partition={name='iid', num_partitions=4}")
+        parts = partitioner.split(self.labels, np.array([c.owner for c in clips]), seed)
+        self._parts = {client: (rows[self._train[rows]], rows[self._test[rows]]) for client, rows in parts.items()}
+        check_training(self._parts, config, "or mark clips as `train` in index.csv")
+        self.clients = tuple(self._parts)
+
+    @abstractmethod
+    def examples(self, rows: np.ndarray) -> Examples:
+        """These clips as a client works with them."""
+
+    @abstractmethod
+    def frame_count(self, rows: np.ndarray) -> int:
+        """How many frames of these clips a client works with."""
+
+    def data(self, client: str) -> ClientData:
+        if client == EVERYONE:
+            train, test = (np.concatenate(rows) for rows in zip(*self._parts.values()))
+        else:
+            train, test = self._parts[client]
+        return ClientData(self.examples(train), self.examples(test), {"frames": float(self.frame_count(train))})
+
+    def describe(self) -> dict[str, Any]:
+        n = len(self.classes)
+        train, test = ({c: rows[i] for c, rows in self._parts.items()} for i in (0, 1))
+        return {
+            "classes": [name or "no label" for name in self.classes],
+            "train": histogram(train, self.labels, n),
+            "test": histogram(test, self.labels, n),
+            "broken": len(self.source.broken),
+        }
+
+
+class ClipPopulation(HeldClips):
+    """Clients that hold labelled clips, `frames` evenly spaced frames of each, as uint8."""
+
+    def __init__(self, source: shards.Shards, config: DataConfig, frames: int, seed: int) -> None:
+        super().__init__(source, config, seed)
+        self.frames = frames
+
+    def examples(self, rows: np.ndarray) -> Tensors:
+        frames = torch.from_numpy(self.source.stack([int(i) for i in rows], self.frames))
+        return Tensors((frames, torch.from_numpy(self.labels[rows])))
+
+    def frame_count(self, rows: np.ndarray) -> int:
+        return len(rows) * self.frames
+
+    def agreement(self) -> dict[str, Any]:
+        return {"classes": self.classes}
+
+
+def open_clips(config: DataConfig, size: tuple[int, int], setting: str = "task.size") -> shards.Shards:
+    """Shards of the recipe's source: the playground's actions, a folder of videos, or a folder of shards. `setting` is
+    what the size comes from."""
+    if config.source == "playground":
+        root = playground.cached(config.seed, config.size, ("actions",)) / "actions"
+    else:
+        root = Path(config.source).expanduser()
+        if not root.is_dir():
+            raise DataError(
+                "the data folder does not exist",
+                where=config.source,
+                expected="'playground', a folder of videos, or a folder of shards",
+                hint="set data.source",
+            )
+        if (root / shards.INDEX).exists():
+            return _of_size(shards.Shards.open(root), size, setting)
+        if (root / "actions" / "index.csv").exists():  # a playground's root
+            root = root / "actions"
+    return shards.build(clip_index.find(root), root, cache_folder() / "shards" / _fingerprint(root, size), size=size)
+
+
+def make_partitioner(table: dict[str, Any]) -> Any:
+    """The partitioner that a [data.partition] table names."""
+    name = str(table.get("name"))
+    if name not in PARTITIONERS:
+        raise RecipeError(
+            f"unknown partition '{name}'",
+            where="[data.partition] name",
+            hint=nearest(name, PARTITIONERS),
+        )
+    return build(PARTITIONERS[name], {k: v for k, v in table.items() if k != "name"}, f"[data.partition] {name}")
+
+
+def _check_known(clips: Sequence[clip_index.Clip], config: DataConfig, field: str, hint: str = "") -> None:
+    without = [clip.path for clip in clips if not getattr(clip, field)]
+    if without:
+        raise DataError(
+            f"some clips have no {field}",
+            where=config.source,
+            expected=f"OWNER/CLASS/clip.mp4, or a column `{field}` in index.csv",
+            found=f"{len(without)} of {len(clips)}, the first is {without[0]}",
+            hint=hint,
+        )
+
+
+def class_names(found: list[str], config: DataConfig) -> list[str]:
+    """The recipe's labels, if it names them; otherwise those found."""
+    unknown = [label for label in found if config.labels and label not in config.labels]
+    if unknown:
+        raise DataError(
+            "the data have labels that the recipe does not name",
+            where=config.source,
+            expected=", ".join(config.labels[:12]),
+            found=", ".join(unknown[:5]),
+            hint="add them to data.labels, or rename them in the data",
+        )
+    return list(config.labels) or found
+
+
+def check_training(parts: Mapping[str, tuple[np.ndarray, np.ndarray]], config: DataConfig, hint: str) -> None:
+    """Raise if a client (its rows for training, and for testing) has nothing to train on."""
+    empty = [client for client, (train, _) in parts.items() if len(train) == 0]
+    if empty:
+        raise DataError(
+            "a client has nothing to train on",
+            found=", ".join(empty[:5]),
+            where=config.source,
+            hint=f"give fewer clients, another partition, {hint}",
+        )
+
+
+def _of_size(found: shards.Shards, size: tuple[int, int], setting: str) -> shards.Shards:
+    if (found.height, found.width) != size:
+        raise DataError(
+            "the shards have another size than the task",
+            where=str(found.folder),
+            expected=f"{size[0]} x {size[1]} pixels",
+            found=f"{found.height} x {found.width} pixels",
+            hint=f"set {setting}={found.height}, or build shards with --size {size[0]}",
+        )
+    return found
+
+
+def _with_split(clips: Sequence[clip_index.Clip], config: DataConfig, seed: int) -> list[clip_index.Clip]:
+    """Clips as they are marked; where none is marked as test, `test_share` of them are drawn for it."""
+    if any(c.split in ("test", "val") for c in clips):
+        return list(clips)
+    return clip_index.split_by(clips, config.test_share, seed, by="clip")
+
+
+def _fingerprint(root: Path, size: tuple[int, int]) -> str:
+    """A folder name for shards of these files at this size; other files or times give another name."""
+    state = hashlib.sha256(f"{root.resolve()} {size}".encode())
+    for path in sorted(p for p in root.rglob("*") if p.is_file()):
+        stat = path.stat()
+        state.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return state.hexdigest()[:20]

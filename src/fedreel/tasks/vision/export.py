@@ -1,0 +1,39 @@
+"""The backbone of a trained model as a file of weights under torchvision's names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors.torch import save
+
+from fedreel.data.feature_networks import own_model
+from fedreel.errors import DataError, RunError
+from fedreel.machine.files import write_atomic
+from fedreel.models.classifier import export_torchvision
+from fedreel.models.r3d import R3D
+from fedreel.models.resnet import ResNet
+from fedreel.runs.run import load
+
+
+def export(model: Path | str, out: Path | str, *, client: str = "") -> list[str]:
+    """Write the backbone of a run directory to a safetensors file that torchvision's r3d_18 or resnet reads, if width
+    and blocks are theirs; the names of its tensors. The classifier (`fc.*`) is not in it."""
+    run, out = Path(model), Path(out)
+    if out.is_dir():
+        raise DataError("the weights would be a folder", where=str(out), expected="the name of a file")
+    loaded = load(run)
+    backbone = getattr(loaded.model, "backbone", None)
+    if not isinstance(backbone, R3D | ResNet):
+        raise RunError(
+            "this run's backbone is none of torchvision's",
+            where=str(run),
+            expected="a run whose model has the backbone R3D or ResNet, such as one of the task recognition",
+            found=f"task {loaded.card.get('task')}, {type(backbone).__name__ if backbone else 'no backbone'}",
+        )
+    tensors = export_torchvision(own_model(loaded, run, client).model.backbone)  # type: ignore[arg-type]
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(out, save(tensors, metadata={"format": "pt"}))
+    except OSError as error:
+        raise DataError("this cannot be written", where=str(out), found=error.strerror or str(error)) from error
+    return [*tensors]

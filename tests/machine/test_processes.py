@@ -1,0 +1,87 @@
+"""Pools of processes: they leave the caller's script alone, and end with it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from fedreel.errors import RunError
+from fedreel.machine import processes
+from fedreel.machine.processes import Pool, in_processes
+
+
+def test_results_carry_the_number_of_their_task() -> None:
+    assert dict(in_processes(abs, [-3, 4, -5], workers=1)) == {0: 3, 1: 4, 2: 5}
+    assert dict(in_processes(abs, [-3, 4, -5], workers=2)) == {0: 3, 1: 4, 2: 5}
+
+
+def test_a_worker_that_dies_is_an_error_that_says_so() -> None:
+    with pytest.raises(RunError, match="process died"):
+        dict(in_processes(os._exit, [1, 1], workers=2))
+
+
+def test_a_worker_s_error_is_raised_here() -> None:
+    with pytest.raises(ZeroDivisionError):
+        dict(in_processes(divided_by_zero, [1, 2], workers=2))
+
+
+def divided_by_zero(number: int) -> int:
+    return number // 0
+
+
+def test_those_still_at_work_are_ended_when_no_more_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "PATIENCE", 0.1)
+    found = in_processes(time.sleep, [0, 3600], workers=2)
+    assert next(found) == (0, None)
+    found.close()  # type: ignore[attr-defined]
+    assert not multiprocessing.active_children()
+
+
+def test_after_ctrl_c_every_job_cleans_up_and_no_other_is_begun(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text(
+        "import time\nfrom pathlib import Path\n"
+        "def work(name):\n"
+        "    begun = Path(name)\n    begun.touch()\n"
+        "    try:\n        time.sleep(3600)\n"
+        "    finally:\n        begun.rename(name + '.ended')\n"
+    )
+    (tmp_path / "script.py").write_text(
+        "from fedreel.machine.processes import in_processes\nfrom helper import work\n"
+        "list(in_processes(work, ['a', 'b', 'c', 'd'], workers=2))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "script.py"], cwd=tmp_path, start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    while not ((tmp_path / "a").exists() and (tmp_path / "b").exists()):
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait()
+    assert sorted(p.name for p in tmp_path.glob("?*") if p.suffix not in (".py", "")) == ["a.ended", "b.ended"]
+    assert not [name for name in "abcd" if (tmp_path / name).exists()]
+
+
+def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "from fedreel.machine.processes import in_processes\n"
+        "print('run')\n"
+        "print(sorted(in_processes(abs, [-1, -2], workers=2)), sys.modules['__main__'].__file__ == __file__)\n"
+    )
+    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=60)
+    assert out.stdout == "run\n[(0, 1), (1, 2)] True\n"
+    assert not out.stderr
+
+
+def test_every_process_is_prepared_first(tmp_path: Path) -> None:
+    with Pool(1, partial(os.chdir, tmp_path)) as pool:
+        assert pool.submit(os.getcwd).result() == str(tmp_path)
+    assert os.getcwd() != str(tmp_path)

@@ -1,0 +1,86 @@
+"""Checkpoints: whole or absent, the same to the bit, the older one when the newest is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedreel.core.server import Progress
+from fedreel.core.weights import Layout, Weights
+from fedreel.errors import RunError
+from fedreel.runs.checkpoint import Checkpoints, Snapshot
+
+CPU = torch.device("cpu")
+
+
+def progress(round: int) -> Progress:
+    w = Weights.of({"a.w": torch.randn(3, 4), "a.n": torch.tensor(round), "b": torch.randn(2).bfloat16()})
+    memory = {
+        "past": [w, 2.0 * w],
+        "groups": {"x": ["c0", "c1"], "3": []},
+        "t": torch.eye(2),
+        "none": None,
+        "ok": True,
+        "nested": {"deep": [{"w": w}]},
+        "empty": Weights.zeros(Layout([])),
+    }
+    return Progress(round, {"global": w, "group 1/x": 3.0 * w}, memory, {"bytes_up": 5}, {"nan": 2}, {"top1": 0.5})
+
+
+def same(a: object, b: object) -> bool:
+    if isinstance(a, Weights):
+        return isinstance(b, Weights) and a.equal(b) and a.layout.tensors == b.layout.tensors
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list):
+        return isinstance(b, list) and len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    store, before = Checkpoints(tmp_path), progress(7)
+    store.save(Snapshot.of(before, {"metrics": 123}))
+    loaded = Checkpoints(tmp_path).load(CPU)
+    assert loaded is not None
+    after, marks = loaded
+    assert marks == {"metrics": 123}
+    assert same(vars(before), vars(after))
+
+
+def test_only_the_last_two_stay_and_damage_falls_back(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path)
+    assert store.load(CPU) is None
+    for r in range(1, 6):
+        store.save(Snapshot.of(progress(r), {}))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["000004", "000005"]
+    (tmp_path / "000005" / "tensors.safetensors").write_bytes(b"\0" * 100)
+    loaded = store.load(CPU)
+    assert loaded is not None
+    assert loaded[0].round == 4
+    (tmp_path / "000004" / "state.json").write_text("{")
+    with pytest.raises(RunError, match="no checkpoint of this run can be read"):
+        store.load(CPU)
+
+
+def test_a_failed_write_leaves_the_old_one_and_no_rubbish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Checkpoints(tmp_path)
+    store.save(Snapshot.of(progress(1), {}))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedreel.runs.checkpoint.save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        store.save(Snapshot.of(progress(2), {}))
+    assert [p.name for p in tmp_path.iterdir()] == ["000001"]
+
+
+def test_memory_of_a_strange_kind_is_refused_with_its_place() -> None:
+    strange = progress(1)
+    strange.memory["clock"] = {"hand": object()}
+    with pytest.raises(TypeError, match="memory/clock/hand"):
+        Snapshot.of(strange, {})

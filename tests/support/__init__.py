@@ -1,0 +1,1 @@
+"""What tests share: toy tasks, tiny data, planted truths, sites on loopback."""

@@ -1,0 +1,148 @@
+"""A server and sites of a test on loopback, started as a person would start them: by the command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedreel.config import Recipe, RoundConfig, TrainConfig, as_table
+
+TESTS = Path(__file__).parent.parent
+FEDREEL = [sys.executable, "-m", "fedreel"]
+
+
+def environment() -> dict[str, str]:
+    """Processes know the tests' own methods and the toy task, as an installed package would make them known."""
+    path = os.pathsep.join([str(TESTS), str(TESTS / "plugin"), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def toy_recipe(rounds: int, seconds: float = 0.0, **changes: Any) -> Recipe:
+    """A job on the toy whose clients keep a head, a counter and their optimizer, and take their time."""
+    given = {
+        "system": "toy",
+        "device": "cpu",
+        "task": {"name": "toy"},
+        "method": {"name": "slow", "seconds": seconds},
+        "train": TrainConfig(batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=True),
+        "round": RoundConfig(rounds=rounds, evaluate_every=rounds, min_answers=1.0),
+    }
+    return Recipe(**{**given, **changes})
+
+
+def job_file(path: Path, recipe: Recipe) -> Path:
+    path.write_text(tomli_w.dumps(as_table(recipe)))
+    return path
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def fedreel(*arguments: object, check: bool = True, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    """A command to its end."""
+    command = [*FEDREEL, *map(str, arguments)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=timeout)
+    if check and done.returncode:
+        raise AssertionError(f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+class Running:
+    """A command that stays: server or site. Its output is in a file."""
+
+    def __init__(self, *arguments: object, log: Path, prefix: tuple[str, ...] = ()) -> None:
+        self.arguments, self.log, self.prefix = arguments, log, prefix
+        self.start()
+
+    def start(self) -> None:
+        self.since = time.time()
+        self.began = self.log.stat().st_size if self.log.exists() else 0
+        with open(self.log, "ab") as file:
+            command = [*self.prefix, *FEDREEL, *map(str, self.arguments)]
+            self.process = subprocess.Popen(
+                command, env=environment(), stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def said(self) -> str:
+        return self.log.read_text()[self.began :]
+
+    def wait_for(self, text: str, timeout: float = 180) -> None:
+        deadline = time.monotonic() + timeout
+        while text not in self.said():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"{self.arguments} did not say {text!r}:\n{self.said()}")
+            time.sleep(0.2)
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        return self.process.wait(60)
+
+
+class Federation:
+    """A server and its sites in a folder. `sites` maps a site's name to its data folder, which holds one folder for
+    each of `roles`, if there are any."""
+
+    def __init__(self, folder: Path, sites: dict[str, Path], roles: tuple[str, ...] = ()) -> None:
+        host = "127.0.0.1"
+        self.folder, self.port, self.names = folder, free_port(), list(sites)
+        self.server_folder, self.ca = folder / "server", folder / "server" / "ca.crt"
+        fedreel("server", "init", self.server_folder, "--host", host, "--port", self.port, "--listen", host)
+        self.address = f"{host}:{self.port}"
+        for name, data in sites.items():
+            folders = [f"{role}={data / role}" for role in roles] or [str(data)]
+            fedreel("site", "init", folder / name, *(word for text in folders for word in ("--data", text)))
+            allow_all(folder / name)
+            fedreel("server", "enroll", folder / name / "site.pub", "--server", self.server_folder)
+        self.server = Running("server", "start", self.server_folder, log=folder / "server.out")
+        self.sites: dict[str, Running] = {}
+        try:
+            self.server.wait_for("listens on port")
+            for name in sites:
+                self.start_site(name)
+            for site in self.sites.values():
+                site.wait_for("waits for work")
+        except BaseException:
+            self.close()
+            raise
+
+    def start_site(self, name: str) -> Running:
+        where = ("--site", self.folder / name, "--server", self.address, "--ca", self.ca)
+        self.sites[name] = Running("site", "start", *where, log=self.folder / f"{name}.out")
+        return self.sites[name]
+
+    def close(self) -> None:
+        for running in [*self.sites.values(), self.server]:
+            if running.process.poll() is None:
+                running.process.terminate()
+        for running in [*self.sites.values(), self.server]:
+            running.process.wait(60)
+
+
+def allow_all(site: Path) -> None:
+    """A policy without refusals: the tests' methods send of every kind."""
+    (site / "policy.toml").write_text("refuse = []\n")
+
+
+def left_over(marks: list[str]) -> list[str]:
+    """Command lines of running processes that have one of these texts in them."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z" and any(mark in text for mark in marks) and int(folder.name) != os.getpid():
+            found.append(text)
+    return found

@@ -1,0 +1,163 @@
+"""The image task and contrasts: what is looked at, what is not, and servers that study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image as Picture
+from torch import nn
+
+from fedreel.api import run
+from fedreel.config import TrainConfig
+from fedreel.core.optim import make_optimizer
+from fedreel.core.server_training import FullBatches
+from fedreel.core.task import Tensors
+from fedreel.core.training import fit
+from fedreel.errors import DataError, RecipeError
+from fedreel.runs.rundir import read_metrics
+from fedreel.tasks.image.population import TestPictures as Shared
+from fedreel.tasks.image.task import Image
+from fedreel.tasks.recognition.task import Recognition
+from support.tiny import videos
+
+TINY: dict[str, Any] = {
+    "task.classes": 2,
+    "task.network": "resnet10",
+    "task.width": 2,
+    "task.size": 16,
+    "task.embedding": 4,
+    "train.epochs": 1,
+    "round.rounds": 2,
+    "round.evaluate_every": 1,
+    "device": "cpu",
+}
+
+
+def pictures(root: Path, owners: int = 2, each: int = 6) -> Path:
+    """OWNER/{train,test}/CLASS/*.png: dark ones and light ones."""
+    for owner in range(owners):
+        for kind in range(2):
+            for nth in range(each):
+                folder = root / f"owner{owner}" / ("test" if nth == 0 else "train") / f"class{kind}"
+                folder.mkdir(parents=True, exist_ok=True)
+                rng = np.random.default_rng([owner, kind, nth])
+                pixels = rng.integers(120 * kind, 120 * kind + 130, (16, 16, 3), dtype=np.uint8)
+                Picture.fromarray(pixels).save(folder / f"{nth}.png")
+    return root
+
+
+def test_accuracy_under_the_clients_own_distribution_by_hand() -> None:
+    """Four test images, two of each class; the client has three times as many of class 0. Right: both of class 0."""
+
+    class Always0(nn.Module):
+        def features_and_logits(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            logits = torch.tensor([[1.0, 0.0]]).expand(len(x), 2)
+            return logits, logits
+
+    labels = torch.tensor([0, 0, 1, 1])
+    test = Shared(torch.zeros(4, 16, 16, 3, dtype=torch.uint8), labels, torch.tensor([1.5, 1.5, 0.5, 0.5]))
+    found = Image(classes=2, size=16, width=2).evaluate(Always0(), test, 3)
+    assert found["top1"] == pytest.approx(0.5)
+    assert found["top1_own"] == pytest.approx(0.75)
+    assert found["n"] == 4
+
+
+@pytest.mark.parametrize("kind", ["image", "recognition"])
+def test_learning_from_views_looks_at_no_label(kind: str) -> None:
+    """Training with other labels ends with the same bits."""
+    torch.manual_seed(0)
+    if kind == "image":
+        task: Any = Image(classes=2, network="resnet10", width=2, size=16, embedding=4, objective="views")
+        samples = torch.randint(256, (8, 16, 16, 3), dtype=torch.uint8)
+    else:
+        task = Recognition(classes=2, width=2, size=16, frames=4, embedding=4, objective="views")
+        samples = torch.randint(256, (8, 4, 16, 16, 3), dtype=torch.uint8)
+    ends = []
+    for labels in (torch.zeros(8, dtype=torch.long), torch.arange(8) % 2):
+        torch.manual_seed(1)
+        model = task.model()
+        config = TrainConfig(batch_size=4, lr=0.1)
+        optimizer = make_optimizer(model.parameters(), config)
+        generator = torch.Generator().manual_seed(0)
+        before = {n: t.clone() for n, t in model.state_dict().items()}
+        fit(model, task, Tensors((samples, labels)), optimizer, config, epochs=1, generator=generator)
+        assert any(not torch.equal(before[n], t) for n, t in model.state_dict().items())
+        ends.append(model.state_dict())
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+def test_a_raw_anchor_is_the_image_itself() -> None:
+    images = torch.randint(256, (3, 16, 16, 3), dtype=torch.uint8)
+    task = Image(size=16, width=2, objective="views", anchor="raw")
+    (seen,) = task.augment((images, torch.zeros(3)))
+    assert torch.equal(seen[:3], images.float())
+    assert not torch.equal(seen[3:], images.float())
+
+
+def test_a_contrast_always_has_as_many_negatives() -> None:
+    rows = Tensors((torch.arange(10.0),))
+    assert [len(b[0]) for b in FullBatches(rows).batches(4)] == [4, 4]
+    assert [len(b[0]) for b in FullBatches(Tensors((torch.arange(9.0),))).batches(4)] == [4, 4]
+    assert [len(b[0]) for b in FullBatches(Tensors((torch.arange(3.0),))).batches(4)] == [3]
+
+
+def test_a_supervised_server_needs_labels() -> None:
+    unlabelled = Tensors((torch.zeros(4, 16, 16, 3, dtype=torch.uint8), torch.full((4,), -1)))
+    with pytest.raises(DataError, match="no labels to learn"):
+        Image(size=16, width=2).subject("labels", unlabelled, 1.0)
+
+
+def test_a_share_of_the_servers_labels_lies_within_a_larger_one() -> None:
+    labels = torch.arange(40) % 4
+    samples = torch.arange(40, dtype=torch.uint8)[:, None, None, None].expand(40, 16, 16, 3).contiguous()
+    task = Image(size=16, width=2)
+    shares = []
+    for share in (0.2, 0.4, 1.0):
+        subject = task.subject("labels", Tensors((samples, labels)), share)
+        shares.append({int(x) for x in subject.examples.tensors[0][:, 0, 0, 0]})  # type: ignore[attr-defined]
+    assert [len(s) for s in shares] == [8, 16, 40]
+    assert shares[0] < shares[1] < shares[2]
+
+
+def test_fedsimclr_refuses_a_task_that_learns_labels(tmp_path: Path) -> None:
+    source = pictures(tmp_path / "pictures")
+    settings = {**TINY, "data.source": source, "method.name": "fedsimclr", "server": None}
+    with pytest.raises(RecipeError, match="learns from views"):
+        run("fedlid", tmp_path / "run", set=settings, quiet=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", ["views", "labels", "none"])
+def test_a_run_of_fedlid_on_a_folder_of_pictures(tmp_path: Path, study: str) -> None:
+    source = pictures(tmp_path / "pictures")
+    settings = {**TINY, "data.source": source, "data.public": source, "method.study": study}
+    out = run("fedlid", tmp_path / "run", set=settings, quiet=True).path
+    for phase in ("trained", "averaged", "test"):
+        rows = list(read_metrics(out, phase))
+        assert [row["round"] for row in rows] == [1, 2]
+        assert all(0 <= row["metrics"]["top1"] <= 1 for row in rows)
+    assert len(list(read_metrics(out, "study"))) == (0 if study == "none" else 2)
+
+
+@pytest.mark.slow
+def test_clips_can_be_studied_as_pictures_can(tmp_path: Path) -> None:
+    source = videos(tmp_path / "videos", owners=2, clips=4)
+    settings = {
+        "task.classes": 2,
+        "task.width": 2,
+        "task.size": 16,
+        "task.frames": 4,
+        "task.differences": False,
+        "task.embedding": 4,
+        "method.name": "fedlid",
+        "data.source": source,
+        "data.public": source,
+        "round.rounds": 1,
+        "device": "cpu",
+    }
+    out = run("recognition", tmp_path / "run", set=settings, quiet=True).path
+    assert [row["what"] for row in read_metrics(out, "study")] == ["views"]

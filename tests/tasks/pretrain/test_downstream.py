@@ -1,0 +1,188 @@
+"""Probes on planted vectors, fine-tuning on planted clips, and videos judged by ten clips together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedreel.models.classifier import Backbone, Classifier
+from fedreel.tasks.pretrain.downstream import (
+    PROBE,
+    TUNE,
+    RandomClips,
+    fine_tune,
+    linear_probe,
+    probe,
+    shortened,
+    top1,
+)
+from fedreel.tasks.pretrain.retrieval import LabelledSet, labelled_set
+from fedreel.tasks.pretrain.task import Pretrain
+from fedreel.tasks.vision.clip_views import Views
+from support.shelf import Known, flat, shelved
+
+TINY = Pretrain(width=2, stem_size=3, frames=4, size=14)  # stored at 16 pixels
+VIEWS = Views(14, (1.0, 1.143))
+CPU = torch.device("cpu")
+
+
+def right(classifier: nn.Module, vectors: Tensor, labels: Tensor) -> float:
+    return float((classifier(vectors).mean(1).argmax(1) == labels).float().mean())
+
+
+def planted(videos: int, signal: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Ten vectors of each video, noise about the corner of its class (of 4)."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(videos) % 4
+    return signal * F.one_hot(labels, 8)[:, None] + torch.randn(videos, 10, 8, generator=generator), labels
+
+
+def test_a_probe_separates_what_a_plane_separates() -> None:
+    vectors, labels = planted(160, 3.0, 0)
+    assert right(probe(vectors, labels, 4), *planted(200, 3.0, 1)) > 0.97
+
+
+def test_a_probe_on_noise_stays_at_chance() -> None:
+    vectors, labels = planted(160, 0.0, 0)
+    assert right(probe(vectors, labels, 4), *planted(400, 0.0, 1)) == pytest.approx(0.25, abs=0.07)
+
+
+def test_a_probe_is_the_same_for_a_seed_and_leaves_random_numbers_alone() -> None:
+    vectors, labels = planted(40, 1.0, 0)
+    config = shortened(PROBE, 3)
+    before = torch.get_rng_state()
+    one, same, other = (probe(vectors, labels, 4, config, seed)[1].weight for seed in (0, 0, 1))  # type: ignore[index]
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_momentum_goes_on_when_the_rate_falls() -> None:
+    vectors, labels = planted(40, 1.0, 0)
+    steady = replace(shortened(PROBE, 4), schedule="constant")
+    hardly = replace(steady, schedule="step", milestones=(1, 2, 3), decay=1 - 1e-7)
+    a, b = (probe(vectors, labels, 4, config)[1].weight for config in (steady, hardly))  # type: ignore[index]
+    assert torch.allclose(a, b, atol=1e-6)
+
+
+def test_fewer_epochs_have_the_falls_of_the_rate_at_the_same_shares() -> None:
+    assert (TUNE.epochs, TUNE.milestones) == (150, (60, 120))
+    assert shortened(TUNE, 30) == replace(TUNE, epochs=30, milestones=(12, 24))
+    assert shortened(PROBE, 20).milestones == (12, 16)
+
+
+def test_a_linear_probe_learns_from_the_backbone_s_vectors(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).permutation(np.repeat([10, 90, 170, 250], 12))
+    splits = ["train"] * 32 + ["test"] * 16
+    found = labelled_set("greys", shelved(tmp_path / "s", [flat(v) for v in values], [f"{v}" for v in values], splits))
+    telling = Known(lambda grey: F.one_hot((grey / 80).long(), 4).float())
+    assert linear_probe(nn.Linear(1, 1), telling, found) == 1.0
+    silent = Known(lambda grey: torch.ones(len(grey), 4))
+    assert linear_probe(nn.Linear(1, 1), silent, found) <= 0.5
+
+
+def test_a_probe_on_standardised_vectors_does_not_mind_their_scale_and_place(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels, values = rng.integers(0, 4, 60), rng.permutation(200)[:60]
+    splits = ["train"] * 40 + ["test"] * 20
+    found = labelled_set("any", shelved(tmp_path / "s", [flat(v) for v in values], [f"{k}" for k in labels], splits))
+    book = torch.from_numpy(rng.normal(size=(200, 6))).float()
+    book[values, labels] += 3  # the class shows
+    plain, small = Known(lambda grey: book[grey.long()]), Known(lambda grey: 1e-3 * book[grey.long()] + 7)
+    model, config = nn.Linear(1, 1), shortened(PROBE, 30)
+    good = linear_probe(model, plain, found, config, standardise=True)
+    assert good > 0.8
+    assert linear_probe(model, small, found, config, standardise=True) == pytest.approx(good, abs=0.05)
+    assert linear_probe(model, small, found, config) < 0.6
+
+
+class Grey(Backbone):
+    out_channels = 1
+
+    def features(self, x: Tensor) -> Tensor:
+        return x
+
+
+def test_a_video_s_class_is_that_of_its_mean_logits_not_of_most_clips(tmp_path: Path) -> None:
+    mostly_dark = np.concatenate([flat(0, 7), flat(200, 3)])  # ten clips of one frame; mean 60
+    dark = np.concatenate([flat(0, 9), flat(200, 1)])  # mean 20
+    clips = [flat(0), mostly_dark, dark]
+    found = labelled_set("greys", shelved(tmp_path / "s", clips, ["b", "b", "a"], ["train", "test", "test"]))
+    classifier = Classifier(Grey(), 2, dropout=0.9)
+    with torch.no_grad():
+        classifier.head["fc"].weight.copy_(torch.tensor([[0.0], [1.0]]))
+        classifier.head["fc"].bias.copy_(torch.tensor([40.0, 0.0]))  # class b from a grey of 40 on
+    assert top1(classifier, Known(lambda grey: grey[:, None], frames=1), found, stride=1) == 1.0
+
+
+def bars(folder: Path, train: int = 24, test: int = 16) -> LabelledSet:
+    """A bright bar that stands upright, or lies, at random places of eight frames of 16 x 16 pixels."""
+    rng = np.random.default_rng(0)
+    clips, labels = [], []
+    for number in range(train + test):
+        clip = np.full((8, 16, 16, 3), 30, np.uint8)
+        at = int(rng.integers(4, 9))
+        clip[(slice(None), slice(None), slice(at, at + 4)) if number % 2 else (slice(None), slice(at, at + 4))] = 220
+        clips.append(clip)
+        labels.append("upright" if number % 2 else "lying")
+    return labelled_set("bars", shelved(folder, clips, labels, ["train"] * train + ["test"] * test))
+
+
+def loss(classifier: Classifier, found: LabelledSet) -> float:
+    examples = RandomClips(found.source, found.train, found.labels, TINY.frames, 2, CPU)
+    ((clips, labels),) = examples.batches(100, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        return float(F.cross_entropy(classifier.classify(TINY.embed(classifier, clips))[1], labels))
+
+
+def test_fine_tuning_lowers_the_loss_learns_the_classes_and_leaves_the_model_alone(tmp_path: Path) -> None:
+    found = bars(tmp_path / "s")
+    torch.manual_seed(0)
+    model = TINY.model()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    config = replace(shortened(TUNE, 12), batch_size=8)
+    short, tuned, again = (
+        fine_tune(model, TINY, found, VIEWS, replace(config, epochs=n)) for n in (1, config.epochs, config.epochs)
+    )
+    assert loss(tuned, found) < 0.5 * loss(short, found)
+    assert top1(tuned, TINY, found) > 0.9
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+    changed = [not torch.equal(t, before[f"backbone.{name}"]) for name, t in tuned.backbone.named_parameters()]
+    assert all(changed), "all weights are trained"
+    assert all(torch.equal(a, b) for a, b in zip(tuned.state_dict().values(), again.state_dict().values()))
+    assert not tuned.training
+
+
+def test_fine_tuning_trains_batch_norms_of_a_model_that_was_loaded_for_use(tmp_path: Path) -> None:
+    found = bars(tmp_path / "s")
+    torch.manual_seed(0)
+    model = TINY.model()
+    config = replace(shortened(TUNE, 2), batch_size=8)
+    learned = [fine_tune(model.train(mode), TINY, found, VIEWS, config).state_dict() for mode in (True, False)]
+    assert all(torch.equal(a, b) for a, b in zip(*(state.values() for state in learned)))
+    means = [name for name in learned[0] if name.endswith("running_mean")]
+    assert means
+    assert not any(torch.equal(learned[1][name], model.state_dict()[name]) for name in means)
+
+
+def test_random_clips_begin_everywhere_they_fit_and_short_videos_begin_again(tmp_path: Path) -> None:
+    long, short = (np.arange(n, dtype=np.uint8)[:, None, None, None].repeat(3, 3) for n in (9, 2))
+    found = labelled_set(
+        "two", shelved(tmp_path / "s", [long, short, long], ["a", "b", "a"], ["train", "train", "test"])
+    )
+    examples = RandomClips(found.source, found.train, found.labels, frames=3, stride=2, device=CPU)
+    generator = torch.Generator().manual_seed(0)
+    seen: dict[int, set[tuple[int, ...]]] = {0: set(), 1: set()}
+    for _ in range(60):
+        for clips, labels in examples.batches(1, generator):
+            assert clips.shape == (1, 3, 1, 1, 3)
+            seen[int(labels)].add(tuple(clips[0, :, 0, 0, 0].tolist()))
+    assert seen[0] == {(s, s + 2, s + 4) for s in range(5)}
+    assert seen[1] == {(0, 0, 0)}
+    assert len(examples) == 2

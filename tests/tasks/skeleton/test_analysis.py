@@ -1,0 +1,94 @@
+"""What is read off runs over skeleton sets: by hand where that can be, and on small runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import stdev
+
+import pytest
+import torch
+from torch import nn
+
+from fedreel.runs.run import load
+from fedreel.tasks.skeleton import analysis as skeletons
+from support.moves import make_sets, train
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_sets(tmp_path_factory.mktemp("sets"))
+
+
+@pytest.fixture(scope="module")
+def run(sets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("run") / "run", sets, topology="learnable", rounds={"rounds": 3})
+
+
+def test_accuracies_are_the_last_rounds_and_their_unrest_that_of_the_second_half(tmp_path: Path) -> None:
+    curves = {"a": [0.1, 0.9, 0.5, 0.7, 0.6, 0.8], "b": [0.0, 0.0, 0.2, 0.2, 0.2, 0.2]}
+    with (tmp_path / "metrics.jsonl").open("w") as file:
+        for i in range(6):
+            clients = {c: {"top1": v[i], "n": 3} for c, v in curves.items()}
+            file.write(json.dumps({"round": i + 1, "phase": "test", "clients": clients}) + "\n")
+    found = skeletons.accuracies(tmp_path)
+    assert (found["top1/a"], found["top1/b"]) == (0.8, 0.2)
+    assert found["unsteady"] == pytest.approx((stdev([0.7, 0.6, 0.8]) + 0.0) / 2)
+
+
+def test_statistics_settle_on_those_of_the_data() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    with torch.no_grad():
+        model[1].running_mean.fill_(50)  # whatever was there is forgotten
+    x = 3 * torch.randn(skeletons.AT_ONCE, 3) + 2
+    skeletons.settle_statistics(model, x)
+    out = model[0](x).detach()
+    assert torch.allclose(model[1].running_mean, out.mean(0), atol=1e-5)
+    assert torch.allclose(model[1].running_var, out.var(0), atol=1e-4)
+    assert not model.training
+
+
+def test_neighbours_are_looked_for_in_the_set_that_was_left_out(sets: Path, tmp_path: Path, run: Path) -> None:
+    out = train(tmp_path / "run", sets, leave_out="right")
+    found = skeletons.neighbours(out)
+    assert set(found) == {"knn1", "knn5", "knn20"}
+    tests = len(skeletons.opened(out)[1].unseen.labels) // 2  # type: ignore[union-attr]
+    assert all(0 <= v <= 1 and (v * tests).is_integer() for v in found.values())
+    assert skeletons.neighbours(run) == {}  # nothing was left out
+
+
+def test_the_servers_model_for_an_unseen_set_has_no_unique_topology(run: Path) -> None:
+    loaded = load(run, client="left")
+    before = {n: p.clone() for n, p in loaded.model.backbone.named_parameters()}
+    server = dict(skeletons._server(loaded).named_parameters())
+    for name, parameter in server.items():
+        expected = torch.zeros_like(parameter) if name.endswith("unique") else before[name]
+        assert torch.equal(parameter, expected), name
+
+
+def test_coefficients_are_each_clients_own(run: Path) -> None:
+    found = skeletons.coefficients(run)
+    assert set(found) == {f"{c}/{s}" for c in ("alpha", "beta", "gamma") for s in ("left", "right")}
+    kept = load(run, client="right").model.state_dict()["backbone.topologies.0.coefficients"]
+    assert [found[f"{c}/right"] for c in ("alpha", "beta", "gamma")] == pytest.approx(kept.tolist())
+
+
+def test_likeness_of_a_client_with_itself_is_1(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = skeletons.likeness(run)
+    assert set(found) == {"cka1", "cka2", "cka3"}
+    assert all(0 < v < 1 for v in found.values())
+    same = load(run, client="left")
+    monkeypatch.setattr(skeletons, "load", lambda *_, **__: same)
+    assert all(v == pytest.approx(1) for v in skeletons.likeness(run).values())
+
+
+def test_pages_of_topologies_and_landscapes_are_written(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert skeletons.heat_maps(run) == {}
+    page = (run / "topology.html").read_text()
+    for words in ("I, which all share", "U of left", "U of right", "shoulder_center"):
+        assert words in page
+    monkeypatch.setattr(skeletons, "POINTS", 5)
+    found = skeletons.flatness(run)
+    assert found["sharpness"] == pytest.approx((found["sharpness/left"] + found["sharpness/right"]) / 2)
+    assert "Loss landscapes" in (run / "landscape.html").read_text()
