@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from fedreel.config import TrainConfig
-from fedreel.core.server_training import Study
-from fedreel.core.task import ClientData, Population, Subject, Tensors
+from fedreel.core.abilities import ServerObjective
+from fedreel.core.server_training import ServerTraining
+from fedreel.core.task import ClientData, Population, Tensors
 from fedreel.methods.fedavg import FedAvg
 from fedreel.tasks.image.task import Image
 from fedreel.tasks.vision.contrast import Contrast
@@ -68,9 +69,9 @@ class Ready(Contrast):
         return (torch.cat(batch),)
 
 
-def server_phase(subject: Subject, config: TrainConfig) -> float:
+def server_phase(subject: ServerObjective, config: TrainConfig) -> float:
     """Seconds of one phase."""
-    study = Study(subject, config, 1, 0, torch.device(DEVICE))
+    study = ServerTraining(subject, config, 1, 0, torch.device(DEVICE))
     given = study.weights.clone()
     began = 0.0
     for phase in range(WARM_UP + 1):
@@ -100,7 +101,7 @@ def main() -> None:
         ratios[f"faster_than_plain_{stem}"] = base / min(ours)
     own = images(10 * arguments.images)
     config = TrainConfig(epochs=3, batch_size=256, optimizer="adam", lr=1e-3, precision="bf16")
-    subject = task.subject("views", Tensors((own,)), 1.0)
+    subject = task.server_objective("views", Tensors((own,)), 1.0)
     times["server, views made in each step"] = server_phase(subject, config)
     lesson = subject.lesson
     assert isinstance(lesson, Contrast)

@@ -239,8 +239,8 @@ def test_nearest_names_the_closest_or_all() -> None:
 def test_another_method_does_not_inherit_the_settings_of_the_recipes(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text('[task]\nname = "recognition"\n[method]\nname = "fedprox"\nmu = 0.5\n')
-    assert load_recipe(path, ["method.server_lr=0.5", "method.name=fedavg"]).method == {
+    assert load_recipe(path, ["method.weight_by=equal", "method.name=fedavg"]).method == {
         "name": "fedavg",
-        "server_lr": 0.5,
+        "weight_by": "equal",
     }
     assert load_recipe(path, ["method.name=fedprox"]).method == {"name": "fedprox", "mu": 0.5}

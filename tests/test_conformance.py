@@ -20,7 +20,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from fedreel.core.federation import Federation
-from fedreel.core.job import make_study
+from fedreel.core.job import make_server_training
 from fedreel.core.method import Method
 from fedreel.core.weights import Weights
 from support.conformance_jobs import CASES, NEEDS_ALL_DATA, job_of, run_case
@@ -200,7 +200,7 @@ def test_the_simulation_ends_with_the_same_bits(
         job.recipe.round,
         job.recipe.seed,
         public=lambda: public,
-        study=lambda what, share, own: make_study(job, what, share, own),
+        training=lambda what, share, own: make_server_training(job, what, share, own),
     )
     method.run(fed)
     for model, weights in fed.models.items():

@@ -54,12 +54,16 @@ class RoundConfig:
     min_answers: float = 0.5  # share of the ordered clients that must answer
     repeat: int = 2  # how often those who failed are asked again if too few answered
     time_limit: float = 0.0  # seconds for one client's answer; 0 = no limit
+    aggregation: Literal["mean", "median", "trimmed-mean", "krum"] = "mean"  # how the clients' models become one
+    trim: float = 0.2  # trimmed-mean: share cut off at each end
+    byzantine: int = 1  # krum: how many bad clients to withstand
     max_change: float = 100.0  # admission: ||update - sent|| <= max_change * (1 + ||sent||)
     keep_models: int = 0  # how many global models to keep, evenly over the rounds: round-0010, round-0020, ...
     divergence: bool = False  # note how far each client's model is from the global one: its backbone, its head
 
     def __post_init__(self) -> None:
         check_ranges(self, "round", rounds=(1, math.inf), fraction=(0, 1), clients=(0, math.inf), min_answers=(0, 1))
+        check_ranges(self, "round", trim=(0, 0.499), byzantine=(0, math.inf))
         check_ranges(
             self, "round", **dict.fromkeys(("evaluate_every", "repeat", "time_limit", "keep_models"), (0, math.inf))
         )

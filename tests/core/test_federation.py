@@ -29,6 +29,8 @@ from support.toy import Notes, Toy, federate, make_worker
 class Script(Method):
     """A method whose body is a function."""
 
+    sees = "each"
+
     body: Any = None
 
     def run(self, fed: Federation) -> None:
@@ -174,6 +176,7 @@ def test_several_models_go_to_a_client_that_chooses(tmp_path: Path) -> None:
 
     @dataclass(frozen=True)
     class Chooser(Method):
+        sees = "each"
         sends = {"samples": "count", "loss": "loss", "choice": "derived-number"}
 
         def run(self, fed: Federation) -> None:

@@ -116,7 +116,7 @@ def test_the_roster_asks_each_wanted_site_once_and_takes_its_answer(link: FakeLi
     assert made.nodes == {"c-n1": "n1", "c-n3": "n3"}
     assert [s.node for s in link.messages] == ["n1", "n3"]
     head = cast(Frame, link.messages[0].content).head
-    assert (head["type"], head["run"], head["life"], head["layout"]) == ("roster", "run7", 3, "layout7")
+    assert (head["type"], head["run"], head["start"], head["layout"]) == ("roster", "run7", 3, "layout7")
 
 
 def test_errors_and_silence_are_reasons_too(link: FakeLink) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedreel.core.update import TRAIN, Failure, Order, Update, Value
+from fedreel.core.update import ASK, TRAIN, Answer, Failure, Order, Result, Update, Value, buffers
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.engines.flower.pipe import Frame, receive, send
 from fedreel.engines.flower.wire import pack_orders, pack_results, unpack_orders, unpack_results
@@ -151,17 +151,17 @@ def test_what_is_unpacked_may_be_changed_without_changing_the_frame() -> None:
 
 
 def test_the_head_keeps_what_else_it_was_given() -> None:
-    head = over_a_socket(pack_orders([], run="r", life=3, recipe={"task": {"name": "x"}})).head
-    assert (head["run"], head["life"], head["recipe"]) == ("r", 3, {"task": {"name": "x"}})
+    head = over_a_socket(pack_orders([], run="r", start=3, recipe={"task": {"name": "x"}})).head
+    assert (head["run"], head["start"], head["recipe"]) == ("r", 3, {"task": {"name": "x"}})
 
 
-def results() -> tuple[list[Order], list[Update | Failure]]:
-    orders = [Order(2, n, f"c{n}", TRAIN, {}) for n in range(4)]
-    made: list[Update | Failure] = [
+def results() -> tuple[list[Order], list[Result]]:
+    orders = [Order(2, n, f"c{n}", ASK if n == 2 else TRAIN, {}) for n in range(4)]
+    made: list[Result] = [
         Update(2, 0, "c0", model(3, torch.float32, torch.bfloat16), {"samples": 8.0, "loss": 0.1}),
         Failure(2, 1, "c1", "policy", "this site lets no weights out"),
-        Update(2, 2, "c2", None, {"top1": 0.5, "n": math.nan}),
-        Update(2, 3, "c3", model(4, torch.float32), {}),
+        Answer(2, 2, "c2", {"top1": 0.5, "n": math.nan}, {"centre": torch.arange(3)}),
+        Update(2, 3, "c3", model(4, torch.float32), {}, {"control": model(5, torch.float32), "mean": torch.ones(2)}),
     ]
     return orders, made
 
@@ -173,17 +173,21 @@ def test_results_come_out_as_they_went_in_whatever_their_order_in_the_frame() ->
         assert [type(r) for r in got] == [type(r) for r in made]
         for a, b in zip(made, got):
             assert (a.round, a.step, a.client) == (b.round, b.step, b.client)
+            if isinstance(a, Failure) or isinstance(b, Failure):
+                assert a == b
+                continue
+            assert repr(a.numbers) == repr(b.numbers)
+            assert a.tensors.keys() == b.tensors.keys()
+            for one, other in zip(buffers(a), buffers(b)):
+                assert one.dtype == other.dtype
+                assert torch.equal(one, other)
             if isinstance(a, Update) and isinstance(b, Update):
-                assert repr(a.numbers) == repr(b.numbers)
-                assert (a.weights is None) == (b.weights is None)
-                assert a.weights is None or (b.weights is not None and same_weights(a.weights, b.weights))
-            elif isinstance(a, Failure) and isinstance(b, Failure):
-                assert (a.reason, a.detail) == (b.reason, b.detail)
+                assert same_weights(a.weights, b.weights)
 
 
 def test_an_order_without_an_answer_or_with_that_of_another_client_fails() -> None:
     orders, made = results()
-    made[3] = Update(2, 3, "c0", None, {"samples": 1e9})
+    made[3] = Answer(2, 3, "c0", {"samples": 1e9})
     got = unpack_results(pack_results(made[1:]), orders)
     assert [isinstance(r, Failure) and r.reason for r in got] == ["rubbish", "policy", False, "rubbish"]
     assert isinstance(got[3], Failure)
@@ -227,7 +231,7 @@ def test_a_tensor_that_the_bytes_do_not_cover_is_rubbish(change: dict[str, Any],
 
 @pytest.mark.parametrize("shape", [[2**39, 2**39], [2**32, 2**32, 3], [2**33, 2**31, 1], [True, 6]], ids=str)
 def test_a_shape_that_no_tensor_can_have_is_rubbish(shape: list[int]) -> None:
-    got = unpack_results(handmade([["w", shape, "float32", "parameter"]], 64), [ORDER])[0]
+    got = unpack_results(handmade([["w", shape, "float32", "parameter", "head"]], 64), [ORDER])[0]
     assert isinstance(got, Failure)
 
 
@@ -236,12 +240,12 @@ ORDER = Order(1, 1, "c", TRAIN, {})
 
 def handmade(rows: list[list[Any]], count: int) -> Frame:
     """An answer with one model of this layout and so many bytes; 16 floats are what a small tensor takes."""
-    result = {"round": 1, "step": 1, "client": "c", "numbers": {}, "weights": 0}
+    result = {"round": 1, "step": 1, "client": "c", "numbers": {}, "tensors": {}, "weights": 0}
     return Frame({"results": [result], "weights": ["l"], "layouts": {"l": rows}}, {"0/float32": bytes(count)})
 
 
 def test_the_handmade_frame_is_right_where_nothing_is_changed() -> None:
-    got = unpack_results(handmade([["w", [6], "float32", "parameter"]], 64), [ORDER])[0]
+    got = unpack_results(handmade([["w", [6], "float32", "parameter", "head"]], 64), [ORDER])[0]
     assert isinstance(got, Update)
 
 

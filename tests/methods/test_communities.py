@@ -20,6 +20,7 @@ from fedreel.engines.local import LocalEngine
 from fedreel.errors import RunError
 from fedreel.methods.cfedvs import CFedVS
 from fedreel.methods.cluster import adjusted_rand_index, k_means
+from fedreel.methods.cyclic import Cyclic
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedgroup import FedGroup
 from fedreel.methods.ifca import IFCA
@@ -46,7 +47,7 @@ def test_a_fresh_model_differs_by_number_and_seed_and_disturbs_no_random_numbers
 
 def test_each_client_trains_its_own_of_several_models(tmp_path: Path) -> None:
     engine = LocalEngine(make_worker(tmp_path / "a", FedAvg()))
-    fed = Federation(engine, FedAvg(), RoundConfig(), 0)
+    fed = Federation(engine, Cyclic(), RoundConfig(), 0)
     fed.progress.round = 1
     own = {c: fed.fresh(i) for i, c in enumerate(("c2", "c0", "c3"))}
     updates = list(fed.train_own(own))

@@ -13,10 +13,10 @@ from torch.nn import functional as F
 from fedreel.config import TrainConfig, load_recipe
 from fedreel.core.job import make_method
 from fedreel.core.task import Outputs
-from fedreel.core.training import Step, alignment, more_negatives
+from fedreel.core.training import Step
 from fedreel.errors import RecipeError
 from fedreel.methods.fedavg import FedAvg
-from fedreel.methods.fedca import FedCA
+from fedreel.methods.fedca import FedCA, alignment, more_negatives
 from fedreel.methods.fedlid import FedLID
 from fedreel.tasks.vision.nt_xent import nt_xent
 from support.toy import Toy, ToyNet, federate
@@ -31,18 +31,18 @@ def test_the_server_changes_the_backbone_and_leaves_the_classifier_to_the_bit(tm
 
 
 def test_without_a_server_phase_it_is_fedavg_to_the_bit(tmp_path: Path) -> None:
-    lid, _ = federate(tmp_path / "lid", FedLID(study="none"))
+    lid, _ = federate(tmp_path / "lid", FedLID(server="none"))
     avg, _ = federate(tmp_path / "avg", FedAvg())
     assert lid.weights.equal(avg.weights)
 
 
 def test_clients_never_hold_the_servers_head(tmp_path: Path) -> None:
     fed, notes = federate(tmp_path, FedLID(), rounds=1)
-    kept = fed.memory["study/views"]
+    kept = fed.memory["server-head/views"]
     assert {*kept} == {"head.weight", "head.bias"}
     again, _ = federate(tmp_path / "again", FedLID(), rounds=2)
-    assert not again.memory["study/views"].equal(kept), "it goes on learning"
-    assert [r["what"] for r in notes.of("study")] == ["views"]
+    assert not again.memory["server-head/views"].equal(kept), "it goes on learning"
+    assert [r["what"] for r in notes.of("server")] == ["views"]
 
 
 def test_the_servers_head_goes_on_from_round_to_round_unless_it_starts_afresh(tmp_path: Path) -> None:
@@ -50,17 +50,17 @@ def test_the_servers_head_goes_on_from_round_to_round_unless_it_starts_afresh(tm
     ends = {}
     for keep in (True, False):
         fed, _ = federate(tmp_path / f"{keep}", FedLID(keep_projector=keep), train=frozen, rounds=2)
-        ends[keep] = fed.memory["study/views"]
+        ends[keep] = fed.memory["server-head/views"]
     assert ends[True].equal(ends[False]), "nothing is learned at a rate of 0, so both are the first head"
     runs = {keep: federate(tmp_path / f"m{keep}", FedLID(keep_projector=keep), rounds=2)[0] for keep in (True, False)}
-    assert not runs[True].memory["study/views"].equal(runs[False].memory["study/views"])
+    assert not runs[True].memory["server-head/views"].equal(runs[False].memory["server-head/views"])
 
 
 def test_once_means_before_the_first_round_only(tmp_path: Path) -> None:
     _, notes = federate(tmp_path, FedLID(when="once"), rounds=3)
-    assert [r["round"] for r in notes.of("study")] == [1]
+    assert [r["round"] for r in notes.of("server")] == [1]
     _, notes = federate(tmp_path / "each", FedLID(), rounds=3)
-    assert [r["round"] for r in notes.of("study")] == [1, 2, 3]
+    assert [r["round"] for r in notes.of("server")] == [1, 2, 3]
 
 
 def test_every_round_notes_three_accuracies_and_the_headline_is_the_mean_over_clients(tmp_path: Path) -> None:
@@ -90,14 +90,14 @@ def test_statistics_of_clients_survive_the_servers_training(tmp_path: Path) -> N
 def test_the_card_names_the_mean_for_use_where_the_server_trains(
     study: Literal["views", "none"], told: dict[str, str], tmp_path: Path
 ) -> None:
-    method = FedLID(study=study)
+    method = FedLID(server=study)
     fed, _ = federate(tmp_path, method, rounds=1)
     assert method.card(fed) == told
     assert {*told.values()} <= {*fed.models}
 
 
 def test_a_share_without_labels_is_refused() -> None:
-    assert FedLID(study="labels", share=0.2).share == 0.2
+    assert FedLID(server="labels", share=0.2).share == 0.2
     with pytest.raises(RecipeError, match="learns none"):
         FedLID(share=0.2)
 

@@ -13,10 +13,10 @@ import torch
 from torch.nn import functional as F
 
 from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig, make_recipe
-from fedreel.core.training import Step, multi_grain
+from fedreel.core.training import Step
 from fedreel.errors import RecipeError, RunError
 from fedreel.methods.fedagm import FedAGM
-from fedreel.methods.fsar import FSAR
+from fedreel.methods.fsar import FSAR, multi_grain
 from fedreel.runs.run import load, run
 from fedreel.tasks.skeleton.task import SkeletonRecognition
 from support.moves import LEFT, RIGHT, TASK, make_sets
@@ -211,11 +211,10 @@ def test_each_client_is_tested_with_its_own_classifier(sets: Path, tmp_path: Pat
 
 
 def test_a_task_without_blocks_is_told(tmp_path: Path) -> None:
-    recipe = make_recipe({"task": {"name": "recognition"}, "method": {"name": "fsar"}})
-    from fedreel.core.job import make_task
-
-    with pytest.raises(RecipeError, match="not split into blocks"):
-        make_task(recipe).streams(None, None, None, 1)  # type: ignore[arg-type]
+    recipe = make_recipe({"task": {"name": "recognition"}, "method": {"name": "fsar"}, "data": {"source": "nowhere"}})
+    with pytest.raises(RecipeError, match=r"FSAR needs a task that has a model made of blocks(.|\n)*the task skeleton"):
+        run(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("settings", [{"blocks": 4}, {"blocks": -1}, {"kd": -1.0}])

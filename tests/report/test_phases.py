@@ -29,7 +29,7 @@ def server_round(r: int, *, own: bool = True, study: bool = True) -> list[dict[s
     return [
         {"round": r, "phase": "trained", "metrics": metrics(3 * r / 100), "clients": clients},
         {"round": r, "phase": "averaged", "metrics": metrics(4 * r / 100), "clients": {"a": {"n": 9}}, "seconds": 1.0},
-        *([{"round": r, "phase": "study", **told}] if study else []),
+        *([{"round": r, "phase": "server", **told}] if study else []),
         {"round": r, "phase": "test", "metrics": metrics(r / 100), "clients": {"a": {"n": 9}}, "seconds": 1.0},
         {"round": r, "phase": "train", "loss": 1.0, "clients": ["a", "b"], "seconds": 20.0},
     ]
@@ -124,7 +124,7 @@ def test_an_unfinished_round_does_not_change_the_names_of_the_lines(tmp_path: Pa
 
 
 def test_records_of_the_server_alone_make_its_charts_alone(tmp_path: Path) -> None:
-    append(tmp_path, {"round": 4, "phase": "study", "what": "labels", "loss": 0.5})
+    append(tmp_path, {"round": 4, "phase": "server", "what": "labels", "loss": 0.5})
     page = read_page(write(tmp_path))
     assert charts_of(page) == ["loss of the server's training"]
     assert "The server trained in round 4 only, on data of its own, to learn their labels." in page.text
@@ -132,15 +132,15 @@ def test_records_of_the_server_alone_make_its_charts_alone(tmp_path: Path) -> No
 
 
 def test_after_a_resume_the_later_record_of_the_server_counts(tmp_path: Path) -> None:
-    append(tmp_path, *server_round(1), *server_round(2), {"round": 2, "phase": "study", "loss": 0.25, "seconds": 7})
+    append(tmp_path, *server_round(1), *server_round(2), {"round": 2, "phase": "server", "loss": 0.25, "seconds": 7})
     page = read_page(write(tmp_path))
     assert page.chart("loss of the server's training")["lines"][0]["y"] == [4, 0.25]
     assert {"server": [2, 7]} in bars(page)
 
 
 def test_a_loss_of_the_server_that_is_no_number_is_a_hole(tmp_path: Path) -> None:
-    append(tmp_path, *server_round(1), {"round": 2, "phase": "study", "loss": math.nan, "seconds": "long"})
-    append(tmp_path, {"round": 3, "phase": "study"})
+    append(tmp_path, *server_round(1), {"round": 2, "phase": "server", "loss": math.nan, "seconds": "long"})
+    append(tmp_path, {"round": 3, "phase": "server"})
     page = read_page(write(tmp_path))
     assert page.chart("loss of the server's training")["lines"][0]["y"] == [4, None, None]
     assert "2 value(s) were not finite" in page.text
@@ -154,7 +154,7 @@ def test_records_that_hold_nothing_make_a_page_that_says_so(tmp_path: Path) -> N
     assert "No value was recorded." in page.text
 
 
-@pytest.mark.parametrize("phase", ["trained", "averaged", "study"])
+@pytest.mark.parametrize("phase", ["trained", "averaged", "server"])
 def test_every_field_of_these_records_may_be_odd(tmp_path: Path, phase: str) -> None:
     good = "".join(json.dumps(record) + "\n" for r in (1, 2) for record in server_round(r))
     record = next(record for record in server_round(2) if record["phase"] == phase)
@@ -171,7 +171,7 @@ def test_names_in_these_records_are_escaped(tmp_path: Path) -> None:
     append(tmp_path, *server_round(1))
     for phase in ("trained", "averaged", "test"):
         append(tmp_path, {"round": 1, "phase": phase, "metrics": {NASTY: 1}, "clients": clients})
-    append(tmp_path, {"round": 1, "phase": "study", "what": NASTY, "loss": 1})
+    append(tmp_path, {"round": 1, "phase": "server", "what": NASTY, "loss": 1})
     page = read_page(write(tmp_path))  # markup that got through would be a second script, or break the nesting
     assert NASTY in page.text
     assert NASTY in read_run(tmp_path).clients

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedreel.core.server import Progress
+from fedreel.core.server import ServerState
 from fedreel.core.weights import Layout, Weights
 from fedreel.errors import RunError
 from fedreel.runs.checkpoint import Checkpoints, Snapshot
@@ -15,7 +15,7 @@ from fedreel.runs.checkpoint import Checkpoints, Snapshot
 CPU = torch.device("cpu")
 
 
-def progress(round: int) -> Progress:
+def progress(round: int) -> ServerState:
     w = Weights.of({"a.w": torch.randn(3, 4), "a.n": torch.tensor(round), "b": torch.randn(2).bfloat16()})
     memory = {
         "past": [w, 2.0 * w],
@@ -26,7 +26,7 @@ def progress(round: int) -> Progress:
         "nested": {"deep": [{"w": w}]},
         "empty": Weights.zeros(Layout([])),
     }
-    return Progress(round, {"global": w, "group 1/x": 3.0 * w}, memory, {"bytes_up": 5}, {"nan": 2}, {"top1": 0.5})
+    return ServerState(round, {"global": w, "group 1/x": 3.0 * w}, memory, {"bytes_up": 5}, {"nan": 2}, {"top1": 0.5})
 
 
 def same(a: object, b: object) -> bool:

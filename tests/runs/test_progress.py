@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from fedreel.core.server import Progress
+from fedreel.core.server import ServerState
 from fedreel.runs.progress import ProgressLine
 
 
@@ -16,6 +16,6 @@ def test_a_round_s_line_has_the_loss_of_the_round_not_that_of_its_last_client() 
         for number, loss in enumerate((1.0, 2.0, 6.0), 1):
             line.client_done(1, number, 0, 3, loss, 10)
         line.record(1, "train", {"loss": 2.5})
-        line.round_done(Progress(round=1), lambda: None)
+        line.round_done(ServerState(round=1), lambda: None)
     assert "training loss 2.500" in told.getvalue()
     assert "3 answers" in told.getvalue()

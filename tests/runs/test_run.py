@@ -108,7 +108,7 @@ def test_bytes_are_those_of_the_model_times_the_answers(finished: Path) -> None:
 def test_the_recipe_is_written_out_in_full_and_starts_the_same_run(finished: Path, tmp_path: Path) -> None:
     written = load_recipe(finished / "recipe.toml")
     assert written.task["bn_eps"] == 1e-5  # a default of the task
-    assert written.method["server_lr"] == 1.0  # and of the method
+    assert written.method["weight_by"] == "samples"  # and of the method
     assert cli("run", finished / "recipe.toml", "--out", tmp_path / "again", "--quiet").code == 0
     assert model_bytes(tmp_path / "again") == model_bytes(finished)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedreel.config import Recipe, RoundConfig, TrainConfig
-from fedreel.core.server import Progress
+from fedreel.core.server import ServerState
 from fedreel.errors import RecipeError
 from fedreel.methods.fedavg import FedAvg
 from fedreel.runs.run import run
@@ -49,7 +49,7 @@ def test_a_sender_gets_numbers_and_nothing_else() -> None:
     tracker = Tracker(lambda *row: sent.append(row), lambda: flushed.append(1))
     tracker.record(4, "test", {"metrics": {"top1": 0.5, "loss": 2}, "seconds": 1.5, "clients": {"a": {"top1": 1.0}}})
     tracker.record(4, "note", {"text": "hello", "ok": True})
-    tracker.round_done(Progress(), lambda: None)
+    tracker.round_done(ServerState(), lambda: None)
     assert sorted(sent) == [("test/loss", 2.0, 4), ("test/seconds", 1.5, 4), ("test/top1", 0.5, 4)]
     assert flushed == [1]
 

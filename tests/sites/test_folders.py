@@ -360,7 +360,7 @@ def test_what_is_wrong_in_a_sites_index_is_told_without_what_it_says(tmp_path: P
     (own / "index.csv").write_text("path,label,owner,split\nowner0/class0/0.mp4,class0,owner0,patient 4711\n")
     made = site.init(tmp_path / "s", "s", {"*": str(own)}, "", "")
     (tmp_path / "job.toml").write_text(RECIPE.format(method="fedavg", role="videos"))
-    asked = {"type": "roster", "run": "r", "life": 1, "recipe": read_toml(tmp_path / "job.toml"), "layout": ""}
+    asked = {"type": "roster", "run": "r", "start": 1, "recipe": read_toml(tmp_path / "job.toml"), "layout": ""}
     told = Workplace(made.worker, "s", for_others, None).answer(Frame(asked)).head
     assert "problem" in told
     assert "4711" not in json.dumps(told)

@@ -34,7 +34,7 @@ def work(out: Path) -> None:
         train=TrainConfig(batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=True),
         round=RoundConfig(rounds=6, fraction=0.5, evaluate_every=2),
     )
-    run(recipe, out, resume=(out / "recipe.toml").exists(), quiet=True, task=Toy(), method=FedBN(server_momentum=0.5))
+    run(recipe, out, resume=(out / "recipe.toml").exists(), quiet=True, task=Toy(), method=FedBN(weight_by="equal"))
 
 
 def arm(at: int, when: str) -> list[int]:

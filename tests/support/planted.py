@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedreel.core.federation import Federation
-from fedreel.core.task import ClientData, Population, Tensors
+from fedreel.core.task import ClientData, Examples, Population, Tensors
 from fedreel.core.update import TRAIN, Failure, Order, Update
 from fedreel.core.weights import Weights
 from fedreel.engines.local import LocalEngine
@@ -28,7 +28,7 @@ class Filmed(Tensors):
     steps: int = 1
 
     @property
-    def sequences(self) -> list[torch.Tensor]:
+    def videos(self) -> list[torch.Tensor]:
         return [torch.full((self.steps, 1), self.level) for _ in range(len(self))]
 
 
@@ -44,6 +44,9 @@ class Planted(Toy):
 
     def population(self, data: Any, seed: int) -> Population:
         return _Planted(self, seed)
+
+    def sequences(self, examples: Examples) -> list[torch.Tensor]:
+        return examples.videos if isinstance(examples, Filmed) else super().sequences(examples)
 
     def public(self, data: Any, seed: int) -> Points:
         return Points((torch.zeros(1, 1), torch.zeros(1)))

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor, nn
 
-from fedreel.core.task import Embeds
+from fedreel.core.abilities import Embeds
 from fedreel.data.shards import Shards
 
 

@@ -22,11 +22,12 @@ from fedreel.methods.fedvmr import FedVMR
 class Chains(Method):
     """Two chains side by side; inside one, each client starts from its predecessor's model."""
 
+    sees = "each"
+
     def run(self, fed: Federation) -> None:
         for _ in fed.rounds():
             mean = Mean()
             for update in fed.train_chains([fed.clients[::2], fed.clients[1::2]], fed.weights):
-                assert update.weights is not None
                 mean.add(update.weights, update.samples)
             fed.weights = mean.value
 
@@ -34,6 +35,8 @@ class Chains(Method):
 @dataclass(frozen=True)
 class Questions(Method):
     """Clients answer with numbers and tensors, asked with numbers, tensors and models; the answers steer the mean."""
+
+    sees = "each"
 
     @question(spread="derived-number", centre="features")
     def summary(self, client: Client, scale: float, around: Tensor, other: Weights, loud: bool) -> dict[str, object]:
@@ -46,7 +49,7 @@ class Questions(Method):
         for _ in fed.rounds():
             around = torch.full((2,), 0.25, dtype=torch.float64)
             answers = fed.ask(fed.clients, "summary", scale=1.5, around=around, other=fed.weights, loud=True)
-            weight = {a.client: a["spread"] + float(a.weights["centre"].float().norm()) for a in answers}
+            weight = {a.client: a["spread"] + float(a.tensor("centre").float().norm()) for a in answers}
             mean = Mean()
             for update in fed.train(fed.clients, fed.weights):
                 mean.add(update.weights, weight[update.client])
@@ -56,6 +59,8 @@ class Questions(Method):
 @dataclass(frozen=True)
 class SeveralModels(Method):
     """Two global models; a client gets both, takes the one that fits it better and trains it."""
+
+    sees = "each"
 
     sends: ClassVar = {**Method.sends, "choice": "derived-number"}
 
@@ -85,8 +90,10 @@ class SeveralModels(Method):
 class PrivateState(Method):
     """The head stays with its client, and so does a counter that changes how the client trains."""
 
+    sees = "each"
+
     def travels(self, tensor: TensorInfo) -> bool:
-        return tensor.name.startswith("backbone.")
+        return tensor.part == "backbone"
 
     def run(self, fed: Federation) -> None:
         for _ in fed.rounds():

@@ -11,27 +11,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreel.config import RoundConfig, TrainConfig
+from fedreel.core.abilities import Blocks, Contrastable, Sequences, ServerObjective, Supervision, Temporal
+from fedreel.core.batchnorm import statistics_kept
 from fedreel.core.client import Worker
 from fedreel.core.exchange import Ledger, Policy
 from fedreel.core.federation import Federation
 from fedreel.core.method import Method
 from fedreel.core.server import GLOBAL, Watcher
-from fedreel.core.server_training import Study
+from fedreel.core.server_training import ServerTraining
 from fedreel.core.state import PrivateStore
-from fedreel.core.task import (
-    EVERYONE,
-    ClientData,
-    Examples,
-    Outputs,
-    Population,
-    Studied,
-    Subject,
-    Task,
-    Temporal,
-    Tensors,
-    What,
-)
-from fedreel.core.training import statistics_kept
+from fedreel.core.task import EVERYONE, ClientData, Examples, Outputs, Population, Task, Tensors
 from fedreel.core.update import TRAIN, Failure, Order, Update
 from fedreel.core.weights import TensorInfo, Weights
 from fedreel.engines.local import LocalEngine
@@ -39,11 +28,7 @@ from fedreel.methods.fedavg import FedAvg
 
 
 class Points(Tensors):
-    """Points with labels. For methods that want video, each is a sequence too: two steps, one coordinate in each."""
-
-    @property
-    def sequences(self) -> list[Tensor]:
-        return [point[:, None] for point in self.tensors[0]]
+    """Points with labels."""
 
     def to(self, device: torch.device) -> Points:
         return Points(super().to(device).tensors)
@@ -88,7 +73,7 @@ class ToyNet(nn.Module):
 
 
 @dataclass(frozen=True)
-class Toy(Task, Temporal, Studied):
+class Toy(Task, Temporal, Contrastable, Sequences, Blocks):
     sends: ClassVar = {"frames": "count"}
     temperature: ClassVar = 0.5
     clients: int = 4
@@ -120,13 +105,17 @@ class Toy(Task, Temporal, Studied):
     def categories(self, examples: Examples) -> int:
         return len(torch.unique(examples.tensors[1]))  # type: ignore[attr-defined]
 
-    def subject(self, what: What, examples: Examples, share: float) -> Subject:
+    def server_objective(self, what: Supervision, examples: Examples, share: float) -> ServerObjective:
         """The server's own points: the label is whether the first coordinate is the larger one."""
         points = torch.randn(max(2, int(12 * share)), 2, generator=torch.Generator().manual_seed(7))
-        return Subject(self.model, self, Tensors((points, (points[:, 0] > points[:, 1]).long())))
+        return ServerObjective(self.model, self, Tensors((points, (points[:, 0] > points[:, 1]).long())))
 
     def vectors(self, model: nn.Module, samples: Tensor) -> Tensor:
         return model.backbone(samples)
+
+    def sequences(self, examples: Examples) -> list[Tensor]:
+        """Each point as a video of two steps, one coordinate in each."""
+        return [point[:, None] for point in examples.tensors[0]]  # type: ignore[attr-defined]
 
     def check_views(self) -> None:
         """Outputs count as projections."""
@@ -152,7 +141,7 @@ class HeadStays(FedAvg):
     """Only the backbone travels."""
 
     def travels(self, tensor: TensorInfo) -> bool:
-        return tensor.name.startswith("backbone.")
+        return tensor.part == "backbone"
 
 
 def orders(weights: Weights, clients: list[str], first: int = 1) -> list[Order]:
@@ -224,8 +213,8 @@ def federate(folder: Path, method: Method, *, wrap: Any = None, **options: Any) 
         seed,
         watchers=[notes],
         public=lambda: task.public(None, 0),
-        study=lambda what, share, own: Study(
-            task.subject(what, own, share), engine.worker.config, config.rounds, seed, torch.device("cpu")
+        training=lambda what, share, own: ServerTraining(
+            task.server_objective(what, own, share), engine.worker.config, config.rounds, seed, torch.device("cpu")
         ),
     )
     method.run(fed)

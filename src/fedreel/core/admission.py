@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from fedreel.core.update import TRAIN, Failure, Order, Update
+from fedreel.core.update import TRAIN, Failure, Named, Order, Reply, Update
 from fedreel.core.weights import Layout, Weights
 
 COUNTS = ("samples", "frames", "n")  # numbers that cannot be negative
 
 
 class Admission:
-    """Checks updates against the orders that are open. `max_change` bounds ||update - sent|| / (1 + ||sent||)."""
+    """Checks replies against the orders that are open. `max_change` bounds ||update - sent|| / (1 + ||sent||)."""
 
     def __init__(self, travelling: Layout, max_change: float) -> None:
         self.travelling, self.max_change = travelling, max_change
@@ -29,8 +29,8 @@ class Admission:
         """Give an order up: an answer that still comes is refused."""
         self._open.pop(key, None)
 
-    def judge(self, update: Update) -> Failure | None:
-        """None if the update is admitted (its order is then closed), otherwise why it is not. An answer to no open
+    def judge(self, update: Reply) -> Failure | None:
+        """None if the reply is admitted (its order is then closed), otherwise why it is not. An answer to no open
         order leaves the open ones as they are."""
 
         def no(reason: str, detail: str) -> Failure:
@@ -47,11 +47,24 @@ class Admission:
                 return no("not-finite", f"number '{name}' is {value}")
             if value < 0 and name in COUNTS:
                 return no("range", f"number '{name}' is {value}, it cannot be negative")
+        for name, tensor in update.tensors.items():
+            if (problem := self._problem(name, tensor)) is not None:
+                return no(*problem)
         if order.kind != TRAIN:
             return None
-        if update.weights is None:
-            return no("names", "an update of a training order must carry weights")
+        if not isinstance(update, Update):
+            return no("names", "the answer to a training order must carry a model")
         return self._judge_weights(order, update.weights, no)
+
+    def _problem(self, name: str, tensor: Named) -> tuple[str, str] | None:
+        """What is wrong with a tensor beside the model, or with several: these are in the shape of what is trained."""
+        if isinstance(tensor, Weights) and tensor.layout != self.travelling.trained:
+            reason, detail = _difference(self.travelling.trained, tensor.layout)
+            return reason, f"'{name}': {detail}"
+        values = tensor.flat.values() if isinstance(tensor, Weights) else [tensor]
+        if not all(bool(v.isfinite().all()) for v in values if v.is_floating_point()):
+            return "not-finite", f"NaN or infinity in '{name}'"
+        return None
 
     def _judge_weights(self, order: Order, weights: Weights, no) -> Failure | None:  # type: ignore[no-untyped-def]
         if weights.layout is not self.travelling and weights.layout != self.travelling:

@@ -1,25 +1,89 @@
-"""Ways to make one model of many. Means stream, with one accumulator; robust rules need all updates at once."""
+"""Ways to make one model of many. A mean streams, with one accumulator; robust rules need all updates at once."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
+from fedreel.config import RoundConfig
+from fedreel.core.update import Update, expect
 from fedreel.core.weights import Layout, Weights
+from fedreel.errors import RunError
 
 
 class Aggregator(Protocol):
-    """Takes updates one by one; `value` is the aggregate. `needs_all` warns that memory grows with the cohort."""
+    """Takes models one by one; `value` is the aggregate. `needs_all` warns that memory grows with the cohort."""
 
     needs_all: ClassVar[bool]
 
     def add(self, weights: Weights, weight: float = 1.0) -> None: ...
 
+    def add_log(self, weights: Weights, log_weight: float) -> None: ...
+
     @property
     def value(self) -> Weights: ...
+
+
+def make_aggregator(config: RoundConfig) -> Aggregator:
+    """The rule that the recipe's [round] section names."""
+    if config.aggregation == "median":
+        return Median()
+    if config.aggregation == "trimmed-mean":
+        return TrimmedMean(config.trim)
+    return Krum(config.byzantine) if config.aggregation == "krum" else Mean()
+
+
+class Average:
+    """What a server learns of a round's updates in sums: the mean model, and means of the numbers and of the tensors in
+    the model's shape that came with it, all weighed alike."""
+
+    def __init__(self, by: str, make: Callable[[], Aggregator]) -> None:
+        """`make` gives an empty mean for each group of tensors."""
+        self.by, self._make = by, make
+        self._model = make()
+        self._tensors: dict[str, Aggregator] = {}
+        self._log_weights: list[float] = []
+        self.numbers: dict[str, dict[str, float]] = {}  # by client
+
+    def add(self, update: Update) -> None:
+        weight = self._log_weight(update)
+        self._model.add_log(update.weights, weight)
+        for name, tensor in update.tensors.items():
+            self._tensors.setdefault(name, self._make()).add_log(expect(tensor, Weights, f"'{name}'"), weight)
+        self._log_weights.append(weight)
+        self.numbers[update.client] = update.numbers
+
+    @property
+    def weights(self) -> Weights:
+        """The mean model."""
+        return self._model.value
+
+    def tensors(self, name: str) -> Weights:
+        """The mean of what clients sent under this name."""
+        return self._tensors[name].value
+
+    @property
+    def count(self) -> int:
+        """How many clients took part."""
+        return len(self._log_weights)
+
+    def number(self, name: str) -> float:
+        """The mean of a number."""
+        highest = max(self._log_weights)
+        shares = [math.exp(w - highest) for w in self._log_weights]
+        return sum(s * n[name] for s, n in zip(shares, self.numbers.values())) / sum(shares)
+
+    def _log_weight(self, update: Update) -> float:
+        if self.by == "equal":
+            return 0.0
+        if self.by == "loss":
+            return -update.loss  # a softmax of -loss
+        value = update[self.by]
+        return math.log(value) if value > 0 else -math.inf
 
 
 class Mean:
@@ -51,7 +115,9 @@ class Mean:
             raise RuntimeError("this mean was already taken; start a new one")
         if log_weight == -math.inf:
             return
-        first = self._log_total == -math.inf
+        first = self._layout is None
+        if self._layout is not None and weights.layout != self._layout:
+            raise ValueError("models with other tensors than the first one's cannot join its mean")
         self._log_total = log_weight if first else _log_add(self._log_total, log_weight)
         share = math.exp(log_weight - self._log_total)
         for dtype, flat in weights.flat.items():
@@ -80,7 +146,10 @@ class _Collected:
 
     def add(self, weights: Weights, weight: float = 1.0) -> None:
         """These rules count clients as equals: `weight` only excludes an update when it is zero."""
-        if weight > 0:
+        self.add_log(weights, math.log(weight) if weight > 0 else -math.inf)
+
+    def add_log(self, weights: Weights, log_weight: float) -> None:
+        if log_weight > -math.inf:
             self.updates.append(weights)
 
     def _stacked(self) -> dict[torch.dtype, Tensor]:
@@ -125,7 +194,13 @@ class Krum(_Collected):
         """Indices of the kept updates, best first."""
         n = len(self.updates)
         if n < self.byzantine + 3:
-            raise ValueError(f"krum against {self.byzantine} bad clients needs {self.byzantine + 3} updates, found {n}")
+            raise RunError(
+                f"krum cannot withstand {self.byzantine} bad clients among so few",
+                where="[round] byzantine",
+                expected=f"at least {self.byzantine + 3} updates",
+                found=str(n),
+                hint="sample more clients, or use median",
+            )
         points = torch.cat([s for d, s in self._stacked().items() if d.is_floating_point], dim=1).double()
         square = torch.cdist(points, points).square_()
         nearest = square.sort(dim=1).values[:, 1 : n - self.byzantine - 1]

@@ -7,8 +7,9 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from fedreel.core.abilities import Contrastable, able
 from fedreel.core.method import Method
-from fedreel.core.task import Examples, Task, studied
+from fedreel.core.task import Examples, Task
 from fedreel.core.weights import Layout, Weights, bind
 
 
@@ -41,7 +42,7 @@ class Blueprint:
 
     def vectors(self, weights: Weights, samples: Tensor, batch_size: int = 128) -> Tensor:
         """What the model's backbone makes of samples, (N, D), on the samples' device."""
-        model, task = self._with(weights), studied(self.task)
+        model, task = self._with(weights), able(self.task, Contrastable)
         device = next(model.parameters()).device
         with torch.no_grad():
             found = [task.vectors(model, some.to(device)) for some in samples.split(batch_size)]

@@ -6,24 +6,28 @@ import copy
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from fedreel.config import TrainConfig
+from fedreel.core.batchnorm import by_batch
 from fedreel.core.blueprint import Blueprint
 from fedreel.core.capture import Recorder
 from fedreel.core.exchange import Door, Ledger, Policy, check_kinds
 from fedreel.core.method import Method
-from fedreel.core.optim import make_optimizer
+from fedreel.core.optim import Optimizer, make_optimizer
 from fedreel.core.state import PrivateStore, State
 from fedreel.core.task import EVERYONE, Batch, ClientData, Population, Task
-from fedreel.core.training import Pause, Term, check_finite, fit, learning_rate
-from fedreel.core.update import EVALUATE, TRAIN, Order, Update, Value
+from fedreel.core.training import Adjust, Fitted, Pause, Term, check_finite, fit, learning_rate
+from fedreel.core.update import EVALUATE, TRAIN, Answer, Named, Order, Reply, Update, Value, expect
 from fedreel.core.weights import TensorInfo, Weights, still_bound
 from fedreel.errors import FedreelError, nearest
 
-_OPTIMIZER = "optimizer/"
+_OPTIMIZER, _MODEL = "optimizer", "model"  # groups of a client's private tensors
+T = TypeVar("T")
 
 
 class Client:
@@ -34,12 +38,25 @@ class Client:
         self.name, self.round, self.args = order.client, order.round, order.args
         self.models: Mapping[str, Weights] = order.models
         self.data, self.state, self.task, self.model = data, state, worker.task, worker.model
-        self.numbers: dict[str, float] = {}
+        self.config: TrainConfig = worker.config
+        self.numbers: dict[str, float] = {}  # what leaves with the model, if the method declares it
+        self.tensors: dict[str, Named] = {}
 
-    @property
+    @cached_property
     def received(self) -> Weights:
         """The (first) model that came with the order."""
-        return next(iter(self.models.values()))
+        return next(iter(self.models.values())).to(self._worker.device)
+
+    @property
+    def current(self) -> Weights:
+        """A copy of what travels of the model, as it is now."""
+        return self._worker.weights.take(self._worker.travelling)
+
+    def arg(self, name: str, kind: type[T]) -> T:
+        """What came with the order under this name, tensors on this client's device."""
+        value = self.args[name]
+        here = value.to(self._worker.device) if isinstance(value, Tensor | Weights) else value
+        return expect(here, kind, f"the argument '{name}' of an order")
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Write tensors into the model by name."""
@@ -50,7 +67,7 @@ class Client:
                 self._worker.weights[name].copy_(tensor)
 
     def weights(self, keep: Callable[[TensorInfo], bool] | None = None) -> Weights:
-        """A copy of the model as it is now, or of a part of it."""
+        """A copy of the model as it is now, private tensors included, or of a part of it."""
         whole = self._worker.weights
         return whole.clone() if keep is None else whole.take(whole.layout.only(keep))
 
@@ -67,11 +84,7 @@ class Client:
     def teacher(self, weights: Mapping[str, Tensor]) -> nn.Module:
         """A frozen model of other weights (the rest as the model is now) that normalises by the batch it sees, since
         running statistics may not belong to these weights."""
-        other = self._other(weights).eval()
-        for module in other.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.train()
-        return other
+        return by_batch(self._other(weights))
 
     def _other(self, weights: Mapping[str, Tensor]) -> nn.Module:
         other = self._worker.spare()
@@ -87,47 +100,66 @@ class Client:
         self.model.eval()
         total, n = 0.0, 0
         with torch.no_grad():
-            for batch in self.data.train.batches(self._worker.config.batch_size):
+            for batch in self.data.train.batches(self.config.batch_size):
                 total += float(self.task.loss(self.task.forward(self.model, batch), batch)) * len(batch[0])
                 n += len(batch[0])
         self._worker.weights.put(mine)
         return total / n
 
-    def fit(self, terms: Sequence[Term] = (), epochs: int | None = None) -> None:
-        """Local epochs on the training data; sets the numbers `samples` and `loss`."""
-        worker, config = self._worker, self._worker.config
-        worker.optimizer.reset(learning_rate(config, self.round, worker.rounds))
+    def fit(
+        self,
+        terms: Sequence[Term] = (),
+        *,
+        adjust: Adjust | None = None,
+        epochs: int | None = None,
+        only: Callable[[TensorInfo], bool] | None = None,
+    ) -> Fitted:
+        """Local epochs on the training data, of the whole model or of some tensors `only`; sets the numbers `samples`
+        and `loss`. Terms are added to the loss, `adjust` changes the gradients; both are functions of a step."""
+        worker, config = self._worker, self.config
+        optimizer = worker.optimizer_of(only)
+        optimizer.reset(learning_rate(config, self.round, worker.rounds))
         if config.keep_optimizer:
-            kept = {n: t for n, t in self.state.tensors.items() if n.startswith(_OPTIMIZER)}
-            worker.optimizer.restore({n.removeprefix(_OPTIMIZER): t for n, t in kept.items()})
+            optimizer.restore(self.state.group(_optimizer_group(optimizer, worker)))
         deadline = None if self._order.limit is None else worker.started + self._order.limit
-        loss, _ = fit(
+        fitted = fit(
             self.model,
             self.task,
             self.data.train,
-            worker.optimizer,
+            optimizer,
             config,
             terms=terms,
+            adjust=adjust,
             epochs=config.epochs if epochs is None else epochs,
             generator=worker.generator,
             deadline=deadline,
             recorder=worker.recorder,
             pause=worker.pause,
         )
-        self.trained(loss)
+        self.trained(fitted.loss)
         if config.keep_optimizer:
-            self.state.tensors |= {_OPTIMIZER + n: t for n, t in worker.optimizer.state().items()}
+            self.state.keep(_optimizer_group(optimizer, worker), optimizer.state())
+        return fitted
 
     def test(self) -> dict[str, float]:
         """The task's metrics of the model as it is now on this client's test data."""
         self.model.eval()
         with torch.no_grad():
-            return self.task.evaluate(self.model, self.data.test, 4 * self._worker.config.batch_size)
+            return self.task.evaluate(self.model, self.data.test, 4 * self.config.batch_size)
 
     def trained(self, loss: float) -> None:
         """Note the numbers of a training that has ended with this mean loss; raises if it diverged."""
         check_finite(loss, self.name)
         self.numbers |= {"samples": float(len(self.data.train)), "loss": loss, **self.data.numbers}
+
+
+def _optimizer_group(optimizer: Optimizer, worker: Worker) -> str:
+    """Where a client keeps its state: apart for each choice of tensors that are trained."""
+    if optimizer is worker.optimizer:
+        return _OPTIMIZER
+    names = {id(p): n for n, p in worker.model.named_parameters()}
+    text = "\n".join(names[id(p)] for p in optimizer.params)
+    return f"{_OPTIMIZER}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
 class Worker:
@@ -158,6 +190,7 @@ class Worker:
         self.recorder = Recorder() if device.type == "cuda" and config.cuda_graph else None
         self.pause: Pause | None = None
         self.started = 0.0
+        self._optimizers: dict[tuple[str, ...], Optimizer] = {}
         self._declared = {**method.sends, **task.sends}
         check_kinds(self._declared, "the method or task")
         self._resident: dict[str, ClientData] = {}
@@ -193,9 +226,9 @@ class Worker:
         """Before the first order: may all that this job can ask of the client leave? The client's name leaves now."""
         self.door.check_order(self.leaves())
         order = Order(0, 0, client, "roster", {})
-        self.door.ledger.write(order, Update(0, 0, client, None, {}), {"name": "name"})
+        self.door.ledger.write(order, Answer(0, 0, client, {}), {"name": "name"})
 
-    def execute(self, order: Order) -> Update:
+    def execute(self, order: Order) -> Reply:
         """Carry an order out. Everything random is drawn from (seed, round, client, purpose), so a
         repetition gives the same and methods that are compared see the same batches."""
         self.started = time.monotonic()
@@ -207,12 +240,13 @@ class Worker:
         self._spares_used = 0
         client = self.open(order)
         self.enter(client, self.weights)
+        reply: Reply
         if order.kind == TRAIN:
-            update = self._train(client, order)
+            reply = self._train(client, order)
         elif order.kind == EVALUATE:
-            update = self._evaluate(client, order)
+            reply = self._evaluate(client, order)
         else:
-            update = self._answer(client, order)
+            reply = self._answer(client, order)
         if not self._checked:
             self._checked = True
             if not still_bound(self.model, self.weights):
@@ -220,7 +254,7 @@ class Worker:
                     "a module of the model replaced one of its tensors instead of changing it in place",
                     hint="use buffer.copy_(...) instead of self.buffer = ...",
                 )
-        return update
+        return reply
 
     # the parts of a training order, for engines that train several clients together
 
@@ -247,17 +281,18 @@ class Worker:
         """Set a model up: private tensors as this client left them, the rest as received."""
         if len(self.private.tensors):
             weights.put(self.initial)
+            kept = client.state.group(_MODEL)
             for name in self.private.place:
-                if f"model/{name}" in client.state.tensors:
-                    weights[name].copy_(client.state.tensors[f"model/{name}"])
+                if name in kept:
+                    weights[name].copy_(kept[name])
         weights.put(client.received if client.models else self.start)  # a question may come without a model
 
     def leave(self, client: Client, order: Order, weights: Weights, travelling: Weights) -> Update:
         """Keep the private part of a trained model, let its travelling part out."""
-        for name in self.private.place:
-            client.state.tensors[f"model/{name}"] = weights[name].clone()
+        if len(self.private.tensors):
+            client.state.keep(_MODEL, weights.take(self.private))
         self._keep(client, order)
-        return self.door.release(order, travelling, client.numbers, self._declared)
+        return self.door.release_update(order, travelling, client.numbers, client.tensors, self._declared)
 
     # behind it
 
@@ -266,12 +301,12 @@ class Worker:
         self.method.local_training(client)
         return self.leave(client, order, self.weights, self.weights.take(self.travelling))
 
-    def _evaluate(self, client: Client, order: Order) -> Update:
+    def _evaluate(self, client: Client, order: Order) -> Answer:
         self.door.check_order({"metrics": "metric"})
-        metrics = client.test()
-        return self.door.release(order, None, metrics, dict.fromkeys(metrics, "metric"))
+        metrics = self.method.local_test(client)
+        return self.door.release_answer(order, metrics, {}, dict.fromkeys(metrics, "metric"))
 
-    def _answer(self, client: Client, order: Order) -> Update:
+    def _answer(self, client: Client, order: Order) -> Answer:
         function = getattr(self.method, order.question, None)
         declared: Mapping[str, str] | None = getattr(function, "sends", None)
         if function is None or declared is None:
@@ -280,15 +315,14 @@ class Worker:
         self.door.check_order(declared)
         answer: Mapping[str, Value] = function(client, **order.args)
         self._keep(client, order)
-        tensors = {n: v for n, v in answer.items() if isinstance(v, Tensor)}
+        tensors = {n: v for n, v in answer.items() if isinstance(v, Tensor | Weights)}
         numbers = {n: float(v) for n, v in answer.items() if isinstance(v, int | float)}
         for name in answer:
             if name not in tensors and name not in numbers:
                 raise FedreelError(
                     f"the answer '{name}' is neither a number nor a tensor", found=type(answer[name]).__name__
                 )
-        packed = Weights.of(tensors) if tensors else None
-        return self.door.release(order, packed, numbers, declared, question_tensors=True)
+        return self.door.release_answer(order, numbers, tensors, declared)
 
     def _keep(self, client: Client, order: Order) -> None:
         if client.state:
@@ -301,6 +335,19 @@ class Worker:
             data = self.population.data(client)
             self._resident[client] = ClientData(data.train.to(self.device), data.test.to(self.device), data.numbers)
         return self._resident[client]
+
+    def optimizer_of(self, only: Callable[[TensorInfo], bool] | None) -> Optimizer:
+        """The optimizer of the whole model, or of some of its tensors."""
+        if only is None:
+            return self.optimizer
+        chosen = {t.name for t in self.weights.layout.tensors if only(t)}
+        params = [(n, p) for n, p in self.model.named_parameters() if n in chosen and p.requires_grad]
+        key = tuple(n for n, _ in params)
+        if not key:
+            raise FedreelError("there is nothing to train: no parameter of the model was chosen")
+        if key not in self._optimizers:
+            self._optimizers[key] = make_optimizer([p for _, p in params], self.config)
+        return self._optimizers[key]
 
     def spare(self) -> nn.Module:
         """Another model of the same kind, for frozen teachers; reused from order to order."""

@@ -1,10 +1,10 @@
-"""The seam of an engine: where client work runs. It takes orders and brings back updates or failures, in any order."""
+"""The seam of an engine: where client work runs. It takes orders and brings back replies or failures, in any order."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedreel.core.update import Failure, Order, Update
+from fedreel.core.update import Order, Result
 
 if TYPE_CHECKING:
     from fedreel.core.blueprint import Blueprint
@@ -30,7 +30,7 @@ class Engine(Protocol):
 
     def submit(self, order: Order) -> None: ...
 
-    def next(self) -> Update | Failure | None:
+    def next(self) -> Result | None:
         """Waits for one result; None if no order is under way. An order past its limit comes back as a failure."""
         ...
 

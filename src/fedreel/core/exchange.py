@@ -6,18 +6,18 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 from fedreel.core.ledger import read_ledger
-from fedreel.core.update import Order, Update
-from fedreel.core.weights import Layout, Weights
+from fedreel.core.update import Answer, Named, Order, Reply, Update
+from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.errors import FedreelError, PolicyError, RecipeError, nearest
 
 KINDS: dict[str, str] = {
     "name": "the client's name and that its data fit the job",
-    "weights": "tensors of the model that the method's rule lets travel",
+    "weights": "tensors of the model that the method's rule lets travel, or others in their shape",
     "count": "how many samples, frames or steps the client used",
     "loss": "a mean training loss",
     "metric": "a mean score on the client's own test data",
@@ -90,8 +90,8 @@ class Ledger:
         self._layouts: set[str] = set()
         self._file: IO[bytes] | None = None
 
-    def write(self, order: Order, update: Update, kinds: Mapping[str, str]) -> None:
-        layout = update.weights.layout if update.weights is not None and len(update.weights) else None
+    def write(self, order: Order, reply: Reply, kinds: Mapping[str, str]) -> None:
+        layout = _departing(reply)
         row = {
             "kind": "departure",
             **({"run": self.run} if self.run else {}),
@@ -100,8 +100,8 @@ class Ledger:
             "client": order.client,
             "purpose": order.question or order.kind,
             "layout": layout.id if layout else None,
-            "bytes": update.nbytes,
-            "numbers": update.numbers,
+            "bytes": reply.nbytes,
+            "numbers": reply.numbers,
             "kinds": sorted(set(kinds.values())),
         }
         file = self._open()
@@ -136,8 +136,22 @@ class Ledger:
         return json.dumps({"kind": "layout", "id": layout.id, "tensors": rows}) + "\n"
 
 
+def _departing(reply: Reply) -> Layout | None:
+    """All tensors that leave with a reply: the model's under their own names, others under theirs."""
+    model = reply.weights.layout if isinstance(reply, Update) else Layout(())
+    if not reply.tensors:
+        return model if model.tensors else None
+    beside: list[TensorInfo] = []
+    for name, value in reply.tensors.items():
+        if isinstance(value, Weights):
+            beside += [replace(t, name=f"{name}/{t.name}") for t in value.layout.tensors]
+        else:
+            beside.append(TensorInfo(name, tuple(value.shape), value.dtype))
+    return Layout((*model.tensors, *beside))
+
+
 class Door:
-    """The guard at a client's door: only travelling tensors and declared numbers pass; every passage is noted."""
+    """The guard at a client's door: only travelling tensors and what was declared pass; every passage is noted."""
 
     def __init__(self, travelling: Layout, policy: Policy, ledger: Ledger) -> None:
         self.travelling, self.policy, self.ledger = travelling, policy, ledger
@@ -146,33 +160,39 @@ class Door:
         """Refuse, before any work is done, an order whose answer could not leave."""
         self.policy.check(kinds, 0, None)
 
-    def release(
+    def release_update(
         self,
         order: Order,
-        weights: Weights | None,
+        weights: Weights,
         numbers: dict[str, float],
+        tensors: dict[str, Named],
         declared: Mapping[str, str],
-        *,
-        question_tensors: bool = False,
     ) -> Update:
-        """Make the update that leaves, or raise."""
-        for name in numbers:
-            if name not in declared:
-                raise FedreelError(
-                    f"the number '{name}' was not declared and may not leave the client",
-                    expected=", ".join(declared),
-                    hint="declare it in the method's or task's `sends`",
-                )
-        if weights is not None and not question_tensors and weights.layout != self.travelling:
+        """The update that leaves; raises if anything in it may not."""
+        if weights.layout != self.travelling:
             extra = sorted(set(weights) - set(self.travelling.place))
             raise FedreelError("tensors that do not travel were about to leave the client", found=", ".join(extra[:5]))
-        for name in weights or () if question_tensors else ():
-            if name not in declared:
-                raise FedreelError(f"the tensor '{name}' was not declared and may not leave the client")
-        update = Update(order.round, order.step, order.client, weights, numbers)
-        kinds = {name: declared[name] for name in numbers}
-        if weights is not None and len(weights):
-            kinds |= {n: declared[n] for n in weights} if question_tensors else {"weights": "weights"}
-        self.policy.check(kinds, update.nbytes, numbers.get("samples"))
-        self.ledger.write(order, update, kinds)
+        update = Update(order.round, order.step, order.client, weights, numbers, tensors)
+        self._release(order, update, declared, {"weights": "weights"} if len(weights) else {})
         return update
+
+    def release_answer(
+        self, order: Order, numbers: dict[str, float], tensors: dict[str, Named], declared: Mapping[str, str]
+    ) -> Answer:
+        """The answer that leaves; raises if anything in it may not."""
+        answer = Answer(order.round, order.step, order.client, numbers, tensors)
+        self._release(order, answer, declared, {})
+        return answer
+
+    def _release(self, order: Order, reply: Reply, declared: Mapping[str, str], kinds: Mapping[str, str]) -> None:
+        for what, names in (("number", reply.numbers), ("tensor", reply.tensors)):
+            for name in names:
+                if name not in declared:
+                    raise FedreelError(
+                        f"the {what} '{name}' was not declared and may not leave the client",
+                        expected=", ".join(declared),
+                        hint="declare it in the method's or task's `sends`",
+                    )
+        kinds = {**kinds, **{name: declared[name] for name in (*reply.numbers, *reply.tensors)}}
+        self.policy.check(kinds, reply.nbytes, reply.numbers.get("samples"))
+        self.ledger.write(order, reply, kinds)

@@ -7,20 +7,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fedreel.config import RoundConfig
 from fedreel.core.admission import Admission
+from fedreel.core.aggregate import Aggregator, Average, make_aggregator
 from fedreel.core.engine import Engine
 from fedreel.core.method import Method
-from fedreel.core.server import GLOBAL, Progress, Server, Watcher
-from fedreel.core.server_training import Study
-from fedreel.core.task import Examples, What
-from fedreel.core.update import ASK, EVALUATE, TRAIN, Failure, Order, Update, Value
+from fedreel.core.server import GLOBAL, MakeTraining, Server, ServerState, Watcher
+from fedreel.core.task import Examples
+from fedreel.core.update import ASK, EVALUATE, TRAIN, Answer, Failure, Order, Reply, Update, Value, expect
 from fedreel.core.weights import Weights
-from fedreel.errors import RunError
+from fedreel.errors import FedreelError, RecipeError, RunError, nearest
+
+R = TypeVar("R", Answer, Update)
 
 
 @dataclass
@@ -42,16 +44,17 @@ class Federation(Server):
         seed: int,
         *,
         watchers: Sequence[Watcher] = (),
-        progress: Progress | None = None,
+        progress: ServerState | None = None,
         public: Callable[[], Examples | None] = lambda: None,
-        study: Callable[[What, float, Examples], Study] | None = None,
+        training: MakeTraining | None = None,
     ) -> None:
-        started = progress or Progress(models={GLOBAL: engine.blueprint.start.clone()})
-        super().__init__(engine.blueprint, started, seed, watchers, public, study)
+        started = progress or ServerState(models={GLOBAL: engine.blueprint.start.clone()})
+        super().__init__(engine.blueprint, started, seed, watchers, public, training)
         self._engine, self._method, self.config = engine, method, config
         self._admission = Admission(engine.blueprint.travelling, config.max_change)
         self.clients = engine.clients
         self._step = 0
+        self._warned = False
         self._round_stats = _RoundStats()
 
     # what a method uses
@@ -83,6 +86,48 @@ class Federation(Server):
         chosen = np.random.default_rng([self.seed, 0x5A3B1E, self.round]).choice(len(pool), n, replace=False)
         return [pool[i] for i in sorted(chosen)]
 
+    def average(
+        self,
+        clients: Sequence[str],
+        weights: Weights | Mapping[str, Weights],
+        *,
+        by: str = "samples",
+        at_least: float | None = None,
+        **args: Value,
+    ) -> Average:
+        """Every client trains from `weights`; the mean of what they made, by the rule of the recipe's [round] section.
+        `by` is a number that clients send, `equal`, or `loss`: then a model counts exp(-loss). Methods that see no
+        more than sums get at the clients' models by this call alone."""
+        return self.averages(clients, weights, by=(by,), at_least=at_least, **args)[0]
+
+    def averages(
+        self,
+        clients: Sequence[str],
+        weights: Weights | Mapping[str, Weights],
+        *,
+        by: Sequence[str],
+        at_least: float | None = None,
+        **args: Value,
+    ) -> list[Average]:
+        """Several means of the same updates, one for each way to weigh them."""
+        for name in by:
+            self._check_weighing(name)
+        sums = [Average(name, self.mean) for name in by]
+        lanes = [_Chain(deque([c]), _named(weights)) for c in clients]
+        for update in self._trained(lanes, args, at_least):
+            for average in sums:
+                average.add(update)
+        return sums
+
+    def mean(self) -> Aggregator:
+        """An empty mean of models, by the rule of the recipe's [round] section."""
+        rule = make_aggregator(self.config)
+        if rule.needs_all and not self._warned:
+            self._warned = True
+            text = f"{self.config.aggregation} keeps all updates of a round in memory and counts clients as equals"
+            self.record("note", text=text)
+        return rule
+
     def train(
         self,
         clients: Sequence[str],
@@ -93,18 +138,18 @@ class Federation(Server):
     ) -> Iterator[Update]:
         """Every client trains from `weights` (or gets several models by name); updates come in the clients' order.
         `at_least` is the share that must answer, if it is not the round's."""
-        return self._trained([_Chain(deque([c]), _named(weights)) for c in clients], args, at_least)
+        return self._each([_Chain(deque([c]), _named(weights)) for c in clients], args, at_least)
 
     def train_own(self, models: Mapping[str, Weights], **args: Value) -> Iterator[Update]:
         """Every client trains its own of several global models: client -> weights."""
-        return self._trained([_Chain(deque([c]), {GLOBAL: w}) for c, w in models.items()], args)
+        return self._each([_Chain(deque([c]), {GLOBAL: w}) for c, w in models.items()], args)
 
     def train_chains(
         self, chains: Sequence[Sequence[str]], weights: Weights | Mapping[str, Weights], **args: Value
     ) -> Iterator[Update]:
         """Clients of a chain train one after another, each from its predecessor's model; chains run side by side where
         the engine can. Updates come by place in the chain, then by chain."""
-        return self._trained([_Chain(deque(chain), _named(weights)) for chain in chains], args)
+        return self._each([_Chain(deque(chain), _named(weights)) for chain in chains], args)
 
     def ask(
         self,
@@ -114,10 +159,11 @@ class Federation(Server):
         *,
         at_least: float | None = None,
         **args: Value,
-    ) -> Iterator[Update]:
-        """Put one of the method's questions to clients; numbers of the answer by name, tensors in `.weights`."""
+    ) -> Iterator[Answer]:
+        """Put one of the method's questions to clients; numbers and tensors of the answers by name."""
         models = {} if weights is None else _named(weights)
-        return self._stream(ASK, [_Chain(deque([c]), models) for c in clients], args, question, at_least)
+        lanes = [_Chain(deque([c]), models) for c in clients]
+        return _only(Answer, self._stream(ASK, lanes, args, question, at_least))
 
     def evaluate(
         self, weights: Weights | Mapping[str, Weights], clients: Sequence[str] | None = None, phase: str = "test"
@@ -141,13 +187,31 @@ class Federation(Server):
 
     # behind it
 
+    def _check_weighing(self, by: str) -> None:
+        """Raise, before anybody trains, if models cannot be weighed by this."""
+        known = ["equal", *self._method.sends, *self.task.sends]
+        if by not in known:
+            raise RecipeError(
+                f"clients of this task and method do not send '{by}', so their models cannot be weighed by it",
+                where="[method] weight_by",
+                hint=nearest(by, known),
+            )
+
+    def _each(self, lanes: list[_Chain], args: Mapping[str, Value], at_least: float | None = None) -> Iterator[Update]:
+        if self._method.sees != "each":
+            raise FedreelError(
+                f"{type(self._method).__name__} declares that it sees sums only, and asks for each single update",
+                expected='fed.average(...), or `sees = "each"` in the method',
+            )
+        return self._trained(lanes, args, at_least)
+
     def _trained(
         self, lanes: list[_Chain], args: Mapping[str, Value], at_least: float | None = None
     ) -> Iterator[Update]:
         moved = {}
-        for update in self._stream(TRAIN, lanes, args, at_least=at_least):
+        for update in _only(Update, self._stream(TRAIN, lanes, args, at_least=at_least)):
             self._round_stats.trained(update)
-            if self.config.divergence and update.weights is not None:
+            if self.config.divergence:
                 moved[update.client] = update.weights.distances(self.weights)
             yield update
         if moved:
@@ -160,7 +224,7 @@ class Federation(Server):
         args: Mapping[str, Value],
         question: str = "",
         at_least: float | None = None,
-    ) -> Iterator[Update]:
+    ) -> Iterator[Reply]:
         """Send orders out, at most `engine.slots` at once, and yield what is admitted in a fixed order. If too few
         answer, those who failed are asked again at the end of their chain; if that does not help, the run stops."""
         total = sum(len(lane.clients) for lane in lanes)
@@ -198,13 +262,13 @@ class Federation(Server):
         question: str,
         failures: list[Failure],
         lost: list[tuple[_Chain, str]],
-    ) -> Iterator[Update]:
+    ) -> Iterator[Reply]:
         waiting = deque(lane for lane in lanes if lane.clients)
         places = [[(i, p) for p in range(len(lane.clients))] for i, lane in enumerate(lanes)]
         sequence = sorted((p, i) for lane in places for i, p in lane)
         index, position = {id(lane): i for i, lane in enumerate(lanes)}, [0] * len(lanes)
         under_way: dict[tuple[int, int], _Chain] = {}
-        results: dict[tuple[int, int], Update | None] = {}
+        results: dict[tuple[int, int], Reply | None] = {}
         at = 0
         while at < len(sequence):
             while waiting and len(under_way) < self._engine.slots:
@@ -231,10 +295,10 @@ class Federation(Server):
                 lost.append((lane, client))
                 results[position[i], i] = None
             else:
-                assert isinstance(result, Update)
+                assert not isinstance(result, Failure)
                 results[position[i], i] = result
                 self._round_stats.moved(kind, up=result.nbytes)
-                if kind == TRAIN and lane.clients and result.weights is not None:
+                if isinstance(result, Update) and lane.clients:
                     lane.models = {GLOBAL: result.weights}
             position[i] += 1
             if lane.clients:
@@ -263,7 +327,7 @@ class Federation(Server):
             "refused", client=failure.client, reason=failure.reason, detail=failure.detail, answered_round=failure.round
         )
 
-    def _tell_watchers(self, done: int, failed: int, total: int, update: Update) -> None:
+    def _tell_watchers(self, done: int, failed: int, total: int, update: Reply) -> None:
         for watcher in self._watchers:
             watcher.client_done(self.round, done, failed, total, update.numbers.get("loss", math.nan), update.nbytes)
 
@@ -281,6 +345,11 @@ class Federation(Server):
         progress.totals["seconds"] += seconds
         for watcher in self._watchers:
             watcher.round_done(progress, self._engine.sync)
+
+
+def _only(kind: type[R], replies: Iterator[Reply]) -> Iterator[R]:
+    """Replies, which admission has seen to be of the kind that their orders ask for."""
+    return (expect(reply, kind, "a reply") for reply in replies)
 
 
 def _named(weights: Weights | Mapping[str, Weights]) -> Mapping[str, Weights]:

@@ -9,27 +9,31 @@ from typing import Any
 import torch
 
 from fedreel.config import Recipe, build
+from fedreel.core.abilities import Contrastable, Supervision, able
 from fedreel.core.client import Worker
 from fedreel.core.exchange import Ledger, Policy
 from fedreel.core.method import Method
-from fedreel.core.server_training import Study
+from fedreel.core.server_training import ServerTraining
 from fedreel.core.state import PrivateStore
-from fedreel.core.task import Examples, Population, Task, What, studied
+from fedreel.core.task import Examples, Population, Task
 from fedreel.errors import RecipeError
-from fedreel.registry import METHODS, TASKS, lookup
+from fedreel.registry import METHODS, TASKS, lookup, names
 
 
 @dataclass(frozen=True)
 class Job:
-    """`run` names the run for ever; `life` counts its beginnings: 1, and one more for every resume."""
+    """`run_id` names the run for ever; `start` counts how often it was started: 1, and one more for every resume."""
 
     recipe: Recipe
     task: Task
     method: Method
     device: torch.device
     out: Path
-    run: str = "run"
-    life: int = 1
+    run_id: str = "run"
+    start: int = 1
+
+    def __post_init__(self) -> None:
+        check_fit(self.task, self.method)
 
     def population(self) -> Population:
         return self.task.population(self.recipe.data, self.recipe.data.seed)
@@ -57,11 +61,11 @@ def make_worker(job: Job, population: Population, store: PrivateStore, ledger: L
     )
 
 
-def make_study(job: Job, what: What, share: float, examples: Examples) -> Study:
+def make_server_training(job: Job, what: Supervision, share: float, examples: Examples) -> ServerTraining:
     """What trains at the server, on its own examples."""
     recipe = job.recipe
-    subject = studied(job.task).subject(what, examples, share)
-    return Study(subject, recipe.server or recipe.train, recipe.round.rounds, recipe.seed, job.device)
+    objective = able(job.task, Contrastable).server_objective(what, examples, share)
+    return ServerTraining(objective, recipe.server or recipe.train, recipe.round.rounds, recipe.seed, job.device)
 
 
 def make_task(recipe: Recipe) -> Task:
@@ -70,7 +74,7 @@ def make_task(recipe: Recipe) -> Task:
 
 def make_method(recipe: Recipe) -> Method:
     method: Method = _make(recipe.method, lookup(METHODS, recipe.method["name"]), "method")
-    if recipe.server is not None and not method.studies:
+    if recipe.server is not None and not method.trains_server:
         raise RecipeError(
             f"with {recipe.method['name']} the server does not train",
             where="[server]",
@@ -78,6 +82,20 @@ def make_method(recipe: Recipe) -> Method:
             hint="take it out, or choose a method such as fedlid",
         )
     return method
+
+
+def check_fit(task: Task, method: Method) -> None:
+    """Raise, before any data are read, if the method needs what the task cannot do."""
+    for ability in method.needs:
+        if not isinstance(task, ability):
+            able_tasks = [name for name in names(TASKS) if issubclass(lookup(TASKS, name), ability)]
+            raise RecipeError(
+                f"{type(method).__name__} needs a task that {ability.says}, and {type(task).__name__} does not",
+                where="[method] name",
+                expected=f"the task {' or '.join(able_tasks)}" if able_tasks else "",
+                hint="fedreel list methods says what each method needs",
+            )
+    method.check(task)
 
 
 def resolved(recipe: Recipe, task: Task, method: Method) -> Recipe:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
+from fedreel.core.abilities import Ability
 from fedreel.core.exchange import check_kinds
+from fedreel.core.task import Task
 from fedreel.core.weights import TensorInfo
 
 if TYPE_CHECKING:
@@ -14,16 +16,18 @@ if TYPE_CHECKING:
     from fedreel.core.federation import Federation
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+Numbers = dict[str, float]
 
 
 class Method(ABC):
-    """Subclasses are frozen dataclasses; their fields are the recipe's [method] section."""
+    """Subclasses are frozen dataclasses; their fields are the recipe's [method] section.
 
-    sends: ClassVar[Mapping[str, str]] = {
-        "samples": "count",
-        "loss": "loss",
-    }  # numbers of an update: name -> kind
-    studies: ClassVar[bool] = False  # whether the server trains too, by the recipe's [server] section
+    What a method declares is checked before any data are read, and `fedreel list methods` says it."""
+
+    sends: ClassVar[Mapping[str, str]] = {"samples": "count", "loss": "loss"}  # beside the model: name -> kind
+    sees: ClassVar[Literal["sum", "each"]] = "sum"  # what the server learns of the clients' models (`fed.average`)
+    needs: ClassVar[tuple[type[Ability], ...]] = ()  # what the task must be able to do
+    trains_server: ClassVar[bool] = False  # whether the server trains too, by the recipe's [server] section
 
     # the server's side
 
@@ -48,6 +52,15 @@ class Method(ABC):
     def local_training(self, client: Client) -> None:
         """What a client does with a training order. `client` holds the received weights, its data and its state."""
         client.fit()
+
+    def local_test(self, client: Client) -> Numbers:
+        """What a client does with a test; a method that keeps a model at the client tests that one."""
+        return client.test()
+
+    # both
+
+    def check(self, task: Task) -> None:  # noqa: B027 (most methods have nothing to check)
+        """Raise a RecipeError if the settings of method and task do not go together."""
 
 
 def question(**sends: str) -> Callable[[_F], _F]:

@@ -15,6 +15,7 @@ class Optimizer(Protocol):
     """One object serves all clients: `reset` before each."""
 
     params: list[nn.Parameter]
+    lr: float
 
     def reset(self, lr: float) -> None:
         """Forget everything and take this rate."""
@@ -47,11 +48,11 @@ class SGD:
         self._decayed = [i for i, p in enumerate(params) if not getattr(p, "no_decay", False)]
         self._momentum, self._nesterov, self._decay = config.momentum, config.nesterov, config.weight_decay
         self._buffers: list[Tensor] = []
-        self._lr = config.lr
+        self.lr = config.lr
         self._rate = torch.full((), config.lr, device=params[0].device) if _on_gpu(params) else None
 
     def reset(self, lr: float) -> None:
-        self._lr = lr
+        self.lr = lr
         if self._rate is not None:
             self._rate.fill_(lr)
         if self._buffers:
@@ -74,7 +75,7 @@ class SGD:
             torch._foreach_add_(self._buffers, move)
             move = torch._foreach_add(move, self._buffers, alpha=self._momentum) if self._nesterov else self._buffers
         if self._rate is None:
-            torch._foreach_add_(self._data, move, alpha=-self._lr)
+            torch._foreach_add_(self._data, move, alpha=-self.lr)
         else:
             torch._foreach_sub_(self._data, torch._foreach_mul(move, self._rate))
 
@@ -92,7 +93,7 @@ class Torch:
     """Adam and AdamW as torch has them, all parameters in one call; likewise at one place in memory."""
 
     def __init__(self, params: list[nn.Parameter], config: TrainConfig) -> None:
-        self.params = params
+        self.params, self.lr = params, config.lr
         plain = [p for p in params if not getattr(p, "no_decay", False)]
         spared = [p for p in params if getattr(p, "no_decay", False)]
         groups: list[dict] = (
@@ -106,6 +107,7 @@ class Torch:
         )
 
     def reset(self, lr: float) -> None:
+        self.lr = lr
         kept = [value for slot in self._inner.state.values() for value in slot.values()]
         if kept:
             torch._foreach_zero_(kept)

@@ -10,18 +10,20 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from fedreel.core.abilities import Supervision
 from fedreel.core.blueprint import Blueprint
-from fedreel.core.server_training import Study
-from fedreel.core.task import Examples, Task, Tensors, What
+from fedreel.core.server_training import ServerTraining
+from fedreel.core.task import Examples, Task, Tensors
 from fedreel.core.weights import Weights
 from fedreel.errors import RunError
 
 T = TypeVar("T")
 GLOBAL = "global"
+MakeTraining = Callable[[Supervision, float, Examples], ServerTraining]
 
 
 @dataclass
-class Progress:
+class ServerState:
     """Everything of a federation that a checkpoint must hold."""
 
     round: int = 0
@@ -39,7 +41,7 @@ class Watcher:
 
     def client_done(self, round: int, done: int, failed: int, total: int, loss: float, nbytes: int) -> None: ...
 
-    def round_done(self, progress: Progress, sync: Callable[[], None]) -> None:
+    def round_done(self, progress: ServerState, sync: Callable[[], None]) -> None:
         """A round has ended; `sync` makes durable what clients wrote and may be called from another thread."""
 
 
@@ -49,15 +51,15 @@ class Server:
     def __init__(
         self,
         blueprint: Blueprint,
-        progress: Progress,
+        progress: ServerState,
         seed: int,
         watchers: Sequence[Watcher] = (),
         public: Callable[[], Examples | None] = lambda: None,
-        study: Callable[[What, float, Examples], Study] | None = None,
+        training: MakeTraining | None = None,
     ) -> None:
         self.progress, self.seed = progress, seed
-        self._blueprint, self._watchers, self._public, self._study = blueprint, watchers, public, study
-        self._studies: dict[tuple[What, float], Study] = {}
+        self._blueprint, self._watchers, self._public, self._make_training = blueprint, watchers, public, training
+        self._trainings: dict[tuple[Supervision, float], ServerTraining] = {}
 
     @property
     def task(self) -> Task:
@@ -104,22 +106,21 @@ class Server:
             raise RunError("this method needs public data at the server, and the task has none", hint="see data.public")
         return found
 
-    def study(self, weights: Weights, what: What, share: float = 1.0, keep_head: bool = True) -> Weights:
+    def train_server(self, weights: Weights, what: Supervision, share: float = 1.0, keep_head: bool = True) -> Weights:
         """These weights with a backbone that the server has trained further on its own data: to tell views of them
         apart, or to learn the labels of a share of them. The head of that training stays here, from round to round if
         `keep_head`; all other tensors are as they were."""
         began = time.monotonic()
-        if self._study is None:
+        if self._make_training is None:
             raise RunError("there is no server here that could train")
-        if (what, share) not in self._studies:
-            self._studies[what, share] = self._study(what, share, self.public)
-        study, head = self._studies[what, share], f"study/{what}"
-        learned, self.memory[head], loss = study.learn(
-            weights, self.memory.get(head) if keep_head else None, self.round
-        )
+        if (what, share) not in self._trainings:
+            self._trainings[what, share] = self._make_training(what, share, self.public)
+        training, head = self._trainings[what, share], f"server-head/{what}"
+        kept = self.memory.get(head) if keep_head else None
+        trained, self.memory[head], loss = training.train(weights, kept, self.round)
         seconds = time.monotonic() - began
-        self.record("study", what=what, loss=loss, samples=len(study.examples), seconds=seconds)
-        return learned
+        self.record("server", what=what, loss=loss, samples=len(training.examples), seconds=seconds)
+        return trained
 
     def samples(self, count: int) -> Tensor:
         """So many of the server's own samples, evenly spread over them."""

@@ -9,31 +9,34 @@ from dataclasses import dataclass
 import torch
 
 from fedreel.config import TrainConfig
+from fedreel.core.abilities import ServerObjective
 from fedreel.core.capture import Recorder
 from fedreel.core.optim import make_optimizer
-from fedreel.core.task import Batch, Examples, Subject
+from fedreel.core.task import Batch, Examples
 from fedreel.core.training import check_finite, fit, learning_rate
 from fedreel.core.weights import Layout, Weights, bind
 from fedreel.machine.device import seeded
 
 
-class Study:
+class ServerTraining:
     """One model and one optimizer for all rounds; the optimizer starts afresh in each."""
 
-    def __init__(self, subject: Subject, config: TrainConfig, rounds: int, seed: int, device: torch.device) -> None:
-        self.lesson, self.config, self.rounds, self.seed = subject.lesson, config, rounds, seed
+    def __init__(
+        self, setup: ServerObjective, config: TrainConfig, rounds: int, seed: int, device: torch.device
+    ) -> None:
+        self.objective, self.config, self.rounds, self.seed = setup.objective, config, rounds, seed
         with seeded(seed, device):
-            self.model = subject.model().to(device)
-        self.examples = subject.examples.to(device)
+            self.model = setup.model().to(device)
+        self.examples = setup.examples.to(device)
         self.weights = bind(self.model)
         whole = self.weights.layout
-        self._body = whole.only(lambda t: t.name.startswith("backbone."))
+        self._body = whole.only(lambda t: t.part != "head")
         self._first_head = self.weights.take(Layout(t for t in whole.tensors if t.name not in self._body.place))
         self.optimizer = make_optimizer(self.model.parameters(), config)
         self._recorder = Recorder() if device.type == "cuda" and config.cuda_graph else None
         self._device = device
 
-    def learn(self, given: Weights, head: Weights | None, round: int) -> tuple[Weights, Weights, float]:
+    def train(self, given: Weights, head: Weights | None, round: int) -> tuple[Weights, Weights, float]:
         """What becomes of `given`, all but its backbone as it was; the head (the first time, a fresh one) as it is now;
         and the mean loss."""
         self.weights.put(given.take(given.layout.only(lambda t: t.name in self._body.place)))
@@ -41,9 +44,9 @@ class Study:
         self.optimizer.reset(learning_rate(self.config, round, self.rounds))
         seed = int.from_bytes(hashlib.blake2b(f"{self.seed}/{round}/study".encode(), digest_size=7).digest(), "big")
         with seeded(seed, self._device):
-            loss, _ = fit(
+            fitted = fit(
                 self.model,
-                self.lesson,
+                self.objective,
                 self.examples,
                 self.optimizer,
                 self.config,
@@ -51,10 +54,10 @@ class Study:
                 generator=torch.Generator().manual_seed(seed),
                 recorder=self._recorder,
             )
-        check_finite(loss, "the server")
+        check_finite(fitted.loss, "the server")
         learned = given.clone()
         learned.put(self.weights.take(self._body))
-        return learned, self.weights.take(self._first_head.layout), loss
+        return learned, self.weights.take(self._first_head.layout), fitted.loss
 
 
 @dataclass(frozen=True)

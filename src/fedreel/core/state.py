@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
@@ -13,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedreel.core.weights import Weights
 from fedreel.errors import RunError
 from fedreel.machine.files import file_name, sync_path
 
@@ -29,6 +31,23 @@ class State:
 
     def __bool__(self) -> bool:
         return bool(self.tensors or self.numbers)
+
+    def group(self, name: str) -> dict[str, Tensor]:
+        """The tensors kept under this name; none if there are none."""
+        prefix = f"{name}/"
+        return {n.removeprefix(prefix): t for n, t in self.tensors.items() if n.startswith(prefix)}
+
+    def keep(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Keep tensors under this name, in place of those that were."""
+        self.tensors = {n: t for n, t in self.tensors.items() if not n.startswith(f"{name}/")}
+        self.tensors |= {f"{name}/{n}": t for n, t in tensors.items()}
+
+    def weights(self, name: str, like: Weights) -> Weights:
+        """The group of this name with the tensors of `like`; zeros if nothing was kept."""
+        kept, weights = self.group(name), 0.0 * like
+        if kept:
+            weights.fill(kept)
+        return weights
 
 
 class PrivateStore:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from fedreel.core.weights import TensorInfo
-from fedreel.errors import RecipeError
 from fedreel.machine.device import sent
 
 Batch = Any
@@ -114,7 +113,7 @@ class Outputs:
     logits: Tensor
 
 
-class Lesson(Protocol):
+class Objective(Protocol):
     """What training itself needs of a task: how a batch is seen, what the model makes of it, how wrong that is."""
 
     def augment(self, batch: Batch) -> Batch: ...
@@ -127,11 +126,11 @@ class Lesson(Protocol):
 class Task(ABC):
     """Subclasses are frozen dataclasses; their fields are the recipe's [task] section."""
 
-    sends: ClassVar[Mapping[str, str]] = {}  # numbers beyond samples and loss that clients tell: name -> kind
+    sends: ClassVar[Mapping[str, str]] = {}  # numbers beyond samples and loss that clients send: name -> kind
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """A fresh model with children `backbone` and `head`."""
+        """A fresh model with children `backbone` and `head`; see `core.weights.bind` for other parts."""
 
     @abstractmethod
     def population(self, data: Any, seed: int) -> Population:
@@ -159,16 +158,6 @@ class Task(ABC):
         no method lets it travel."""
         return False
 
-    def streams(self, lower: nn.Module, upper: nn.Module, batch: Batch, blocks: int) -> list[Outputs]:
-        """Forward passes through the first 1, 2, ... `blocks` blocks of one model and the rest of another, for
-        distillation by grains. The running statistics of neither change."""
-        raise RecipeError(
-            "this task's model is not split into blocks",
-            where="[task] name",
-            expected="a task such as skeleton, where blocks of two models can be run one after the other",
-            found=type(self).__name__.lower(),
-        )
-
     def augment(self, batch: Batch) -> Batch:
         """A training batch as it goes into the forward pass, changed on the device (crops, flips, ...)."""
         return batch
@@ -176,99 +165,6 @@ class Task(ABC):
     def card(self) -> dict[str, Any]:
         """What a user of the trained model must know beyond the recipe (class names, input size, ...)."""
         return {}
-
-
-class Embeds(ABC):
-    """What search and retrieval ask of a task over video: a clip as a vector."""
-
-    frames: int  # of a clip
-
-    @property
-    @abstractmethod
-    def side(self) -> int:
-        """Of the square that every frame is scaled to, whatever its shape, as in training."""
-
-    @abstractmethod
-    def embed(self, model: nn.Module, clips: Tensor, pooling: Literal["mean", "grid"] = "mean") -> Tensor:
-        """Vectors (N, D) of clips (N, frames, side, side, 3), uint8. `mean` pools the backbone's last map over time and
-        space; `grid` keeps both, at half the resolution in space (maxima of 2 x 2)."""
-
-
-class Temporal(ABC):
-    """What methods for moments in time (FedVMR, FedCMR) ask of a task beside the rest."""
-
-    @abstractmethod
-    def temporal_distribution(self, outputs: Outputs, bins: int) -> Tensor:
-        """Probabilities (N, bins * bins) that an example's predicted moment is of each class, a bin of its start and a
-        bin of its end."""
-
-    @abstractmethod
-    def temporal_counts(self, examples: Examples, bins: int) -> Tensor:
-        """How many examples are truly of each of these classes."""
-
-    @abstractmethod
-    def sample(self, examples: Examples, share: float) -> dict[str, Tensor]:
-        """All examples of a share of the videos, at least one of them, column by column."""
-
-    @abstractmethod
-    def categories(self, examples: Examples) -> int:
-        """How many categories of video there are among the examples."""
-
-
-def temporal(task: Task) -> Temporal:
-    """The task, if it is about moments in time."""
-    if not isinstance(task, Temporal):
-        raise RecipeError(
-            "this task has no moments in time",
-            where="[task] name",
-            expected="a task such as moments, for methods that look at where moments lie",
-            found=type(task).__name__.lower(),
-        )
-    return task
-
-
-What = Literal["views", "labels"]
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What a server can learn from data of its own: a fresh model whose child `backbone` is that of the task's model,
-    how it is taught, and from what."""
-
-    model: Callable[[], nn.Module]
-    lesson: Lesson
-    examples: Examples
-
-
-class Studied(ABC):
-    """What methods that train at the server, or contrast views of unlabelled samples, ask of a task."""
-
-    temperature: float  # of contrasts
-
-    @abstractmethod
-    def subject(self, what: What, examples: Examples, share: float) -> Subject:
-        """To tell views of the server's own samples apart, or to learn their labels, of a share of them (a smaller
-        share lies within a larger one)."""
-
-    @abstractmethod
-    def vectors(self, model: nn.Module, samples: Tensor) -> Tensor:
-        """What the backbone makes of samples as they lie: (N, D)."""
-
-    @abstractmethod
-    def check_views(self) -> None:
-        """Raise unless clients learn from views, so that outputs are projections of them."""
-
-
-def studied(task: Task) -> Studied:
-    """The task, if it can be studied so."""
-    if not isinstance(task, Studied):
-        raise RecipeError(
-            "this task has nothing for a server to study",
-            where="[task] name",
-            expected="a task such as image or recognition, whose samples have views",
-            found=type(task).__name__.lower(),
-        )
-    return task
 
 
 def batch_length(batch: Batch) -> int:

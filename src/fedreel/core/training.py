@@ -1,29 +1,26 @@
-"""The local training loop. It exists once; methods add to it by terms, functions of what a step already has."""
+"""The local training loop. It exists once; methods add terms to its loss and may adjust its gradients."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedreel.config import TrainConfig
 from fedreel.core.capture import Recorder, Replayed
 from fedreel.core.optim import Optimizer
-from fedreel.core.task import Batch, Examples, Lesson, Outputs, Studied, Task, Temporal, batch_length
-from fedreel.core.weights import Weights
+from fedreel.core.task import Batch, Examples, Objective, Outputs, batch_length
 from fedreel.errors import FedreelError
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a term may look at."""
+    """What a term or an adjustment may look at."""
 
     model: nn.Module
     batch: Batch
@@ -31,6 +28,19 @@ class Step:
 
 
 Term = Callable[[Step], Tensor]
+Gradients = Mapping[str, Tensor]  # by the parameter's name
+Adjust = Callable[[Step, Gradients], Gradients]
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What happened in a training: the task's mean loss (without terms), how many samples were seen in how many steps,
+    and the learning rate."""
+
+    loss: float
+    samples: int
+    steps: int
+    lr: float
 
 
 class Pause(Protocol):
@@ -45,22 +55,24 @@ class OutOfTime(Exception):
 
 def fit(
     model: nn.Module,
-    task: Lesson,
+    task: Objective,
     examples: Examples,
     optimizer: Optimizer,
     config: TrainConfig,
     *,
     terms: Sequence[Term] = (),
+    adjust: Adjust | None = None,
     epochs: int,
     generator: torch.Generator,
     deadline: float | None = None,
     recorder: Recorder | None = None,
     pause: Pause | None = None,
-) -> tuple[float, int]:
-    """Train; returns the task's mean loss (without terms) and the number of samples seen. `pause` is called after each
-    step."""
+) -> Fitted:
+    """Train what the optimizer holds. Terms are added to the loss; `adjust` makes of the gradients those that count,
+    before they are clipped. `pause` is called after each step."""
     model.train()  # its parts too: a part may come from a model in eval mode
     params = tuple(optimizer.params)
+    names = {id(p): n for n, p in model.named_parameters()} if adjust else {}
     device = params[0].device
     mixed = config.precision == "bf16" and device.type == "cuda"
     one = torch.ones((), device=device)
@@ -73,6 +85,10 @@ def fit(
             for term in terms:
                 objective = objective + term(Step(model, batch, outputs))
         grads = gradients(objective, params, one)
+        if adjust is not None:
+            named = {names[id(p)]: g for p, g in zip(params, grads) if g is not None}
+            changed = adjust(Step(model, batch, outputs), named)
+            grads = tuple(changed.get(names[id(p)]) for p in params)
         if config.clip_norm:
             clip([g for g in grads if g is not None], config.clip_norm)
         optimizer.step(grads)
@@ -80,10 +96,11 @@ def fit(
 
     make = step
     if recorder is not None:
-        same = None if terms else (model, task, optimizer, config)  # terms hold what belongs to one job
+        own = terms or adjust  # these hold what belongs to one job
+        same = None if own else (model, task, optimizer, config)
         make = Replayed(step, epochs * (len(examples) // config.batch_size), recorder, same)
     total: Tensor | float = 0.0
-    seen = 0
+    seen = steps = 0
     for _ in range(epochs):
         for batch in examples.batches(config.batch_size, generator if config.shuffle else None):
             if deadline is not None and time.monotonic() > deadline:
@@ -92,11 +109,12 @@ def fit(
             n = batch_length(batch)
             total = total + (loss.item() if device.type == "cpu" else loss) * n
             seen += n
+            steps += 1
             if pause is not None:
                 pause()
     if pause is not None:
         pause(until_done=True)  # so that reading the loss waits for nothing
-    return (float(total) / seen if seen else math.nan), seen
+    return Fitted(float(total) / seen if seen else math.nan, seen, steps, optimizer.lr)
 
 
 def gradients(objective: Tensor, params: tuple[nn.Parameter, ...], one: Tensor) -> tuple[Tensor | None, ...]:
@@ -119,127 +137,6 @@ def learning_rate(config: TrainConfig, round: int, rounds: int) -> float:
     if config.schedule == "step":
         return config.lr * config.decay ** sum(round > m for m in config.milestones)
     return config.lr
-
-
-def proximal(received: Weights, mu: float) -> Term:
-    """FedProx: mu/2 ||w - w_received||^2 over the parameters that travel."""
-    anchor: Tensor | None = None
-    held: list[nn.Parameter] = []
-
-    def term(step: Step) -> Tensor:
-        nonlocal anchor
-        if anchor is None:
-            held.extend(p for n, p in step.model.named_parameters() if n in received and p.requires_grad)
-            names = [n for n, p in step.model.named_parameters() if n in received and p.requires_grad]
-            anchor = torch.cat([received[n].flatten() for n in names])
-        moved = torch.cat([p.flatten() for p in held]) - anchor  # one vector: a few kernels instead of hundreds
-        return 0.5 * mu * moved.dot(moved)
-
-    return term
-
-
-def model_contrastive(
-    received: Callable[[Batch], Tensor], previous: Callable[[Batch], Tensor], mu: float, temperature: float
-) -> Term:
-    """MOON: pull the features towards the received model's, push them from the client's previous model's."""
-
-    def term(step: Step) -> Tensor:
-        z = step.outputs.features
-        sims = [F.cosine_similarity(z, other(step.batch).to(z.dtype)) for other in (received, previous)]
-        target = torch.zeros(len(z), dtype=torch.long, device=z.device)
-        return mu * F.cross_entropy(torch.stack(sims, dim=1) / temperature, target)
-
-    return term
-
-
-def multi_grain(task: Task, teacher: nn.Module, blocks: int, weight: float, detach: bool) -> Term:
-    """FSAR's distillation. Streams m = 1 .. blocks go through the teacher's first m blocks and the rest of the client's
-    model, to logits t_m: sum_m CE(t_m, y) + weight * sum_m KL(softmax(t_m) || softmax(z))."""
-
-    def term(step: Step) -> Tensor:
-        z = F.log_softmax(step.outputs.logits, dim=1)
-        total = torch.zeros((), device=z.device)
-        for mixed in task.streams(teacher, step.model, step.batch, blocks):
-            t = F.log_softmax(mixed.logits.detach() if detach else mixed.logits, dim=1)
-            total = total + task.loss(mixed, step.batch)
-            total = total + weight * F.kl_div(z, t, reduction="batchmean", log_target=True)
-        return total
-
-    return term
-
-
-def distribution_gap(
-    task: Temporal, world: Tensor, bins: int, weight: float, memory: float, direction: Literal["prediction", "world"]
-) -> Term:
-    """FedVMR: weight * KL(q || p), p the share of each temporal class in the world, q that among predictions: a running
-    estimate over batches, of which only the newest part has a gradient. q is smoothed as p is, by one count a class."""
-    running: Tensor | None = None
-
-    def term(step: Step) -> Tensor:
-        nonlocal running
-        p = world.to(step.outputs.features.device)
-        predicted = task.temporal_distribution(step.outputs, bins)
-        n = len(predicted)
-        q = predicted.mean(dim=0)
-        if running is None:
-            running = q.detach().clone()
-        else:
-            q = memory * running + (1 - memory) * q
-            running.copy_(q.detach())  # in place: a replayed step reads where it was recorded
-        q = smoothed(n * q, n)
-        return weight * (divergence(q, p) if direction == "prediction" else divergence(p, q))
-
-    return term
-
-
-def more_negatives(dictionary: Tensor, temperature: float) -> Term:
-    """FedCA: entries (K, D) of a dictionary join the denominator of NT-Xent: the mean over views z of
-    log(1 + sum_r exp(z.r / t) / sum_k exp(z.z_k / t))."""
-
-    def term(step: Step) -> Tensor:
-        z = F.normalize(step.outputs.logits.float(), dim=1)
-        own = (z @ z.T / temperature).masked_fill(torch.eye(len(z), dtype=torch.bool, device=z.device), -torch.inf)
-        others = (z @ dictionary.T / temperature).logsumexp(dim=1)
-        return F.softplus(others - own.logsumexp(dim=1)).mean()
-
-    return term
-
-
-def alignment(task: Studied, samples: Tensor, targets: Tensor, weight: float) -> Term:
-    """FedCA: weight * mean ||f(x) - target|| over samples that everyone has, as many as the batch has, drawn anew in
-    each step. Running statistics stay as the client's own samples make them."""
-
-    def term(step: Step) -> Tensor:
-        n = len(step.batch[0])
-        which = torch.randint(len(samples), (n,), device=samples.device)
-        with statistics_kept(step.model):
-            found = task.vectors(step.model, samples[which])
-        return weight * torch.linalg.vector_norm(found.float() - targets[which], dim=1).mean()
-
-    return term
-
-
-def smoothed(counts: Tensor, n: float | Tensor) -> Tensor:
-    """FedVMR's "q + 1", on counts: (counts + 1) / (n + K), for counts (..., K) of n moments."""
-    return (counts + 1) / (n + counts.shape[-1])
-
-
-def divergence(q: Tensor, p: Tensor) -> Tensor:
-    """KL(q || p) = sum q log(q / p). The paper prints it with a minus, which would drive q away from p."""
-    return (q * (q / p).log()).sum()
-
-
-@contextmanager
-def statistics_kept(model: nn.Module) -> Iterator[None]:
-    """Within this, a model in training mode normalises by its batches but leaves its running statistics alone."""
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
-    for norm in norms:
-        norm.track_running_stats = False
-    try:
-        yield
-    finally:
-        for norm in norms:
-            norm.track_running_stats = True
 
 
 def check_finite(loss: float, client: str) -> None:

@@ -1,15 +1,18 @@
-"""What passes between server and clients: orders one way, updates (or failures) the other. Data only."""
+"""What passes between server and clients: orders one way, updates, answers or failures the other. Data only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from torch import Tensor
 
 from fedreel.core.weights import Weights
+from fedreel.errors import FedreelError
 
 Value = bool | int | float | str | Tensor | Weights
+Named = Tensor | Weights  # a tensor beside the model, or several in the shape of what is trained of it
 
 TRAIN, ASK, EVALUATE = "train", "ask", "evaluate"
 
@@ -38,17 +41,42 @@ class Order:
 
 
 @dataclass(slots=True)
-class Update:
-    """What a client sends back: named tensors and declared numbers, nothing else."""
+class Answer:
+    """What a client says to a question or a test: declared numbers and named tensors, nothing else."""
 
     round: int
     step: int
     client: str
-    weights: Weights | None
     numbers: dict[str, float]
+    tensors: dict[str, Named] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:
         return self.numbers[name]
+
+    def tensor(self, name: str) -> Tensor:
+        return expect(self.tensors[name], Tensor, f"'{name}' of an answer")
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(_size, self.tensors.values())) + 8 * len(self.numbers)
+
+
+@dataclass(slots=True)
+class Update:
+    """What a client sends back after training: the model's travelling tensors, and what an answer may hold."""
+
+    round: int
+    step: int
+    client: str
+    weights: Weights
+    numbers: dict[str, float]
+    tensors: dict[str, Named] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> float:
+        return self.numbers[name]
+
+    def tensor(self, name: str) -> Tensor:
+        return expect(self.tensors[name], Tensor, f"'{name}' of an update")
 
     @property
     def samples(self) -> float:
@@ -60,12 +88,12 @@ class Update:
 
     @property
     def nbytes(self) -> int:
-        return (self.weights.nbytes if self.weights is not None else 0) + 8 * len(self.numbers)
+        return self.weights.nbytes + sum(map(_size, self.tensors.values())) + 8 * len(self.numbers)
 
 
 @dataclass(slots=True)
 class Failure:
-    """An order that brought no usable update. Reasons: error, timeout, not-finite, names, shape, dtype, norm, range,
+    """An order that brought no usable answer. Reasons: error, timeout, not-finite, names, shape, dtype, norm, range,
     stale, duplicate, policy; at real sites also offline, rubbish."""
 
     round: int
@@ -73,6 +101,24 @@ class Failure:
     client: str
     reason: str
     detail: str
+
+
+Reply = Update | Answer
+Result = Reply | Failure
+T = TypeVar("T")
+
+
+def expect(value: object, kind: type[T], what: str) -> T:
+    """The value, which must be of this kind."""
+    if not isinstance(value, kind):
+        raise FedreelError(f"{what} is not what was meant", expected=kind.__name__, found=type(value).__name__)
+    return value
+
+
+def buffers(reply: Reply) -> Iterator[Tensor]:
+    """Every piece of memory that tensors of a reply lie in."""
+    for value in ((reply.weights,) if isinstance(reply, Update) else ()) + tuple(reply.tensors.values()):
+        yield from value.flat.values() if isinstance(value, Weights) else [value]
 
 
 def _size(value: Value) -> int:

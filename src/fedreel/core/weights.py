@@ -10,18 +10,21 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from fedreel.errors import FedreelError
+
 _ALIGN = 16  # elements; keeps every tensor on a 64-byte boundary, where CPU kernels are fastest
 
 
 @dataclass(frozen=True)
 class TensorInfo:
     """One tensor of a model. `role` is parameter, norm (scale and shift of a batch norm), statistics (its running
-    mean, variance and counter) or buffer."""
+    mean, variance and counter) or buffer. `part` is what the model declares it to belong to (see `bind`)."""
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     role: str = "parameter"
+    part: str = ""
 
     @property
     def size(self) -> int:
@@ -33,12 +36,17 @@ class TensorInfo:
 
     def row(self) -> list[object]:
         """As written to a ledger or checkpoint."""
-        return [self.name, list(self.shape), str(self.dtype).removeprefix("torch."), self.role]
+        return [self.name, list(self.shape), str(self.dtype).removeprefix("torch."), self.role, self.part]
 
     @staticmethod
     def from_row(row: list) -> TensorInfo:
-        name, shape, dtype, role = row
-        return TensorInfo(name, tuple(shape), getattr(torch, dtype), role)
+        name, shape, dtype, role, part = row
+        return TensorInfo(name, tuple(shape), getattr(torch, dtype), role, part)
+
+    @property
+    def trained(self) -> bool:
+        """Whether gradients move it: no statistics, buffers or counters."""
+        return self.role in ("parameter", "norm") and self.dtype.is_floating_point
 
 
 class Layout:
@@ -69,11 +77,15 @@ class Layout:
         return hash(self.id)
 
     @cached_property
+    def trained(self) -> Layout:
+        """What gradients move."""
+        return self.only(lambda t: t.trained)
+
+    @cached_property
     def trained_parts(self) -> dict[str, Layout]:
-        """What is trained of each part of the model, by the first word of the tensors' names: backbone, head."""
-        trained = [t for t in self.tensors if t.role in ("parameter", "norm") and t.dtype.is_floating_point]
-        names = dict.fromkeys(t.name.partition(".")[0] for t in trained)
-        return {name: Layout(t for t in trained if t.name.partition(".")[0] == name) for name in names}
+        """What is trained of each part of the model: backbone, head, or what the model declares."""
+        parts = dict.fromkeys(t.part for t in self.trained.tensors)
+        return {part: self.trained.only(lambda t, part=part: t.part == part) for part in parts}  # type: ignore[misc]
 
     def only(self, keep: Callable[[TensorInfo], bool]) -> Layout:
         """The layout of the tensors for which `keep` holds; this very layout if that is all of them."""
@@ -98,7 +110,8 @@ class Layout:
 
 
 class Weights(Mapping[str, Tensor]):
-    """A model's tensors by name. `a + 0.5 * (b - a)` works on floating-point tensors; integers come from the left."""
+    """A model's tensors by name. `a + 0.5 * (b - a)` works on floating-point tensors; integers come from the left. Both
+    sides must have the same layout."""
 
     __slots__ = ("flat", "layout")
 
@@ -145,6 +158,11 @@ class Weights(Mapping[str, Tensor]):
     def to(self, device: torch.device | str) -> Weights:
         return Weights(self.layout, {d: f.to(device) for d, f in self.flat.items()})
 
+    @property
+    def trained(self) -> Weights:
+        """A copy of what gradients move."""
+        return self.take(self.layout.trained)
+
     def take(self, layout: Layout) -> Weights:
         """A copy of the tensors that `layout` names."""
         if layout == self.layout:
@@ -166,6 +184,7 @@ class Weights(Mapping[str, Tensor]):
 
     def distance(self, other: Weights) -> float:
         """L2 distance over the floating-point tensors; not finite if any of them is not."""
+        self._check(other)
         square = 0.0
         for dtype, mine in self.flat.items():
             if dtype.is_floating_point:
@@ -176,7 +195,7 @@ class Weights(Mapping[str, Tensor]):
         return square**0.5
 
     def distances(self, other: Weights) -> dict[str, float]:
-        """L2 distance of what is trained, part by part of the model (backbone, head)."""
+        """L2 distance of what is trained, part by part of the model."""
         moved = self - other
         found = {}
         for name, part in self.layout.trained_parts.items():
@@ -192,15 +211,26 @@ class Weights(Mapping[str, Tensor]):
         return self.layout == other.layout and all(torch.equal(f, other.flat[d]) for d, f in self.flat.items())
 
     def __add__(self, other: Weights) -> Weights:
-        return self._each(lambda d, f: f + other.flat[d])
+        return self.map(torch.add, other)
 
     def __sub__(self, other: Weights) -> Weights:
-        return self._each(lambda d, f: f - other.flat[d])
+        return self.map(torch.sub, other)
 
     def __mul__(self, factor: float) -> Weights:
-        return self._each(lambda d, f: f * factor)
+        return self.map(lambda mine: mine * factor)
 
     __rmul__ = __mul__
+
+    def map(self, function: Callable[..., Tensor], *others: Weights) -> Weights:
+        """`function` of every floating-point number here and of those at its place in the others, as in
+        `m.map(lambda m, v: m / v.sqrt(), v)`. It gets all of one dtype as one vector."""
+        for other in others:
+            self._check(other)
+        flat = {
+            d: function(f, *(other.flat[d] for other in others)) if d.is_floating_point else f.clone()
+            for d, f in self.flat.items()
+        }
+        return Weights(self.layout, flat)
 
     def with_state_of(self, other: Weights) -> Weights:
         """These parameters, the other's statistics, buffers and counters: a server's step (momentum, a rate) moves
@@ -210,17 +240,25 @@ class Weights(Mapping[str, Tensor]):
             self.put(other.take(state))
         return self
 
-    def _each(self, operation: Callable[[torch.dtype, Tensor], Tensor]) -> Weights:
-        flat = {d: operation(d, f) if d.is_floating_point else f.clone() for d, f in self.flat.items()}
-        return Weights(self.layout, flat)
+    def _check(self, other: Weights) -> None:
+        """Two layouts of equal size would add to rubbish."""
+        if other.layout != self.layout:
+            differ = sorted({t.name for t in self.layout.tensors} ^ {t.name for t in other.layout.tensors})
+            raise ValueError(f"these weights have other tensors: {', '.join(differ[:3]) or 'the same names'}")
 
 
 def bind(model: nn.Module) -> Weights:
     """Move a model's parameters and buffers into flat buffers. From then on the result *is* the model: writing the one
-    writes the other. Modules must change buffers in place."""
+    writes the other. Modules must change buffers in place.
+
+    A tensor belongs to the part that the model declares: a module may have an attribute `model_parts`, which maps names
+    of its tensors or submodules to parts; an inner module's word counts more. Where nothing is declared, the part is
+    the first word of the tensor's name: `backbone` or `head`."""
     tensors = _state(model)
-    roles = _roles(model)
-    layout = Layout(TensorInfo(n, tuple(t.shape), t.dtype, roles.get(n, "parameter")) for n, t in tensors.items())
+    roles, parts = _roles(model), _parts(model, tensors)
+    layout = Layout(
+        TensorInfo(n, tuple(t.shape), t.dtype, roles.get(n, "parameter"), parts[n]) for n, t in tensors.items()
+    )
     device = next(iter(tensors.values())).device if tensors else torch.device("cpu")
     weights = Weights.zeros(layout, device)
     weights.fill({n: t.detach() for n, t in tensors.items()})
@@ -257,3 +295,19 @@ def _roles(model: nn.Module) -> dict[str, str]:
             roles |= {dot + name: "norm" for name, _ in module.named_parameters(recurse=False)}
             roles |= {dot + name: "statistics" for name, _ in module.named_buffers(recurse=False)}
     return roles
+
+
+def _parts(model: nn.Module, names: Iterable[str]) -> dict[str, str]:
+    parts = {name: name.partition(".")[0] for name in names}
+    for prefix, module in model.named_modules():  # outer ones first
+        declared: Mapping[str, str] = getattr(module, "model_parts", {})
+        for own, part in declared.items():
+            path = f"{prefix}.{own}" if prefix else own
+            inside = [name for name in parts if name == path or name.startswith(f"{path}.")]
+            if not inside:
+                raise FedreelError(
+                    f"a model declares '{path}' as its {part}, but has no such tensor",
+                    hint="rename it in the module's `model_parts` as well",
+                )
+            parts |= dict.fromkeys(inside, part)
+    return parts

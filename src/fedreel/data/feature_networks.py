@@ -17,7 +17,7 @@ from fedreel.data.torch_file import LITE0, read_weights
 from fedreel.errors import FedreelError, RunError, nearest
 
 if TYPE_CHECKING:
-    from fedreel.core.task import Embeds
+    from fedreel.core.abilities import Embeds
     from fedreel.runs.run import Loaded
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
@@ -80,7 +80,7 @@ def run_features(folder: Path) -> Features:
 
 def load_embedding(run: Path, client: str = "", device: str = "cpu") -> tuple[Loaded, Embeds]:
     """The model of a run and its task, if that one says what vector a clip is; see `own_model` for the client."""
-    from fedreel.core.task import Embeds
+    from fedreel.core.abilities import Embeds
     from fedreel.registry import TASKS, lookup, names
     from fedreel.runs.run import load
 

@@ -13,10 +13,8 @@ from typing import Any
 from fedreel.core.client import Worker
 from fedreel.core.job import Job
 from fedreel.core.training import OutOfTime
-from fedreel.core.update import Failure, Order, Update
+from fedreel.core.update import Failure, Order, Reply, Result
 from fedreel.errors import PolicyError
-
-Result = Update | Failure
 
 
 class LocalEngine:
@@ -40,7 +38,7 @@ class LocalEngine:
     def submit(self, order: Order) -> None:
         self._queue.append(order)
 
-    def next(self) -> Update | Failure | None:
+    def next(self) -> Result | None:
         if not self._queue:
             return None
         return attempt(self._queue.popleft(), self.worker.execute)
@@ -53,8 +51,8 @@ class LocalEngine:
         self.worker.door.ledger.close()
 
 
-def attempt(order: Order, work: Callable[[Order], Update], explain: Callable[[Exception], str] | None = None) -> Result:
-    """The update that `work` makes of the order, or why there is none, in the words of `explain`."""
+def attempt(order: Order, work: Callable[[Order], Reply], explain: Callable[[Exception], str] | None = None) -> Result:
+    """The reply that `work` makes of the order, or why there is none, in the words of `explain`."""
     explain = explain or _in_full
     try:
         if order.limit is None:

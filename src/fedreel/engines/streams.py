@@ -11,8 +11,8 @@ import torch
 
 from fedreel.core.client import Worker
 from fedreel.core.job import Job
-from fedreel.core.update import Failure, Order, Update
-from fedreel.engines.local import LocalEngine, Result, attempt
+from fedreel.core.update import Failure, Order, Result, buffers
+from fedreel.engines.local import LocalEngine, attempt
 from fedreel.errors import RecipeError
 
 MOST = 64
@@ -40,7 +40,7 @@ class StreamsEngine(LocalEngine):
             )
         return cls(job.worker(), at_once)
 
-    def next(self) -> Update | Failure | None:
+    def next(self) -> Result | None:
         self._hand_out()
         while any(lane.order for lane in self._lanes):  # till one has a result
             ready = [lane for lane in self._lanes if lane.ready]
@@ -115,9 +115,9 @@ class _Lane:
         self.order = self.worker.pause = None
         if isinstance(result, BaseException):
             raise result
-        if self._stream is not None and isinstance(result, Update) and result.weights is not None:
+        if self._stream is not None and not isinstance(result, Failure):
             here = torch.cuda.current_stream(self.worker.device)
-            for tensor in result.weights.flat.values():
+            for tensor in buffers(result):
                 tensor.record_stream(here)  # else this lane might write there while it is still being read
         return result
 

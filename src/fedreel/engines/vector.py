@@ -13,7 +13,7 @@ from fedreel.core.client import Client, Worker
 from fedreel.core.method import Method
 from fedreel.core.task import Task, Tensors
 from fedreel.core.training import learning_rate
-from fedreel.core.update import TRAIN, Failure, Order, Update
+from fedreel.core.update import TRAIN, Order, Reply, Result, Update
 from fedreel.core.weights import Weights
 from fedreel.engines.local import LocalEngine, attempt
 from fedreel.engines.stacking import Rows, StackedTraining
@@ -44,11 +44,11 @@ class VectorEngine(LocalEngine):
         self._training = StackedTraining(worker.model, worker.task, worker.weights.layout, worker.config)
         self._may = _plain(worker)
         self._verdicts: dict[object, bool] = {}
-        self._trained: deque[tuple[Order, Callable[[Order], Update]]] = deque()  # and what is left to do
+        self._trained: deque[tuple[Order, Callable[[Order], Reply]]] = deque()  # and what is left to do
         size = sum(n * dtype.itemsize for dtype, n in worker.weights.layout.sizes.items())
         self.slots = max(1, min(MOST_CLIENTS, MOST_BYTES // max(size, 1))) if self._may else 1
 
-    def next(self) -> Update | Failure | None:
+    def next(self) -> Result | None:
         if not self._trained:
             jobs = self._waiting()
             if len(jobs) < 2:
@@ -94,19 +94,19 @@ class VectorEngine(LocalEngine):
             self._verdicts[job.shapes] = self._training.agrees(self.worker.weights, batch)
         return self._verdicts[job.shapes]
 
-    def _train(self, jobs: list[_Job]) -> list[tuple[Order, Callable[[Order], Update]]]:
+    def _train(self, jobs: list[_Job]) -> list[tuple[Order, Callable[[Order], Reply]]]:
         """Orders, as they came, with what is left to do of each: to keep and to let out, when its result is asked for,
         or all of it where stacking came to nothing."""
         groups: dict[object, list[_Job]] = {}
         for job in jobs:
             groups.setdefault((job.order.round, job.shapes), []).append(job)
-        rest: dict[str, Callable[[Order], Update]] = {}
+        rest: dict[str, Callable[[Order], Reply]] = {}
         for group in groups.values():
             if len(group) > 1:
                 rest |= self._train_group(sorted(group, key=lambda job: -len(job.examples)))
         return [(job.order, rest.get(job.order.client, self.worker.execute)) for job in jobs]
 
-    def _train_group(self, jobs: list[_Job]) -> dict[str, Callable[[Order], Update]]:
+    def _train_group(self, jobs: list[_Job]) -> dict[str, Callable[[Order], Reply]]:
         """By client, what is left to do; nothing if training failed: each is then carried out anew and alone, so that
         the failure is its client's and nobody else's."""
         worker = self.worker

@@ -1,4 +1,4 @@
-"""The two ends of every table: all data in one place, and every client for itself."""
+"""The two baselines of every table: all data in one place, and every client by itself."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ class Centralised(Method):
     Needs the data in one place, so it runs only where they are. A round is `train.epochs` epochs over the union; set
     `train.keep_optimizer` to carry the optimizer's state on."""
 
+    sees = "each"
+
     def run(self, fed: Federation) -> None:
         for _ in fed.rounds():
             for update in fed.train([EVERYONE], fed.weights):
-                assert update.weights is not None
                 fed.weights = update.weights
 
 
@@ -33,5 +34,4 @@ class LocalOnly(Method):
 
     def run(self, fed: Federation) -> None:
         for _ in fed.rounds():
-            for _ in fed.train(fed.sample(), fed.weights):
-                pass
+            fed.average(fed.sample(), fed.weights)

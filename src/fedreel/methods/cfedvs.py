@@ -8,11 +8,13 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
+from fedreel.core.abilities import Sequences, able
 from fedreel.core.client import Client
 from fedreel.core.federation import Federation
 from fedreel.core.method import question
 from fedreel.methods.cluster import k_means
 from fedreel.methods.communities import Communities, Groups, name_of
+from fedreel.methods.fedavg import WeightBy
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,9 @@ class CFedVS(Communities):
     videos to x_p; k-means on the rows of |d_k - d_q| gives the communities; each runs frame-weighted FedAvg. A newcomer
     joins the community whose mean d is nearest to its own."""
 
-    weight_by: Literal["samples", "frames", "loss", "equal"] = "frames"
+    needs = (Sequences,)
+
+    weight_by: WeightBy = "frames"
     cost: Literal["euclidean", "cosine"] = "euclidean"
     normalize: Literal["none", "path", "length"] = "none"  # the paper's distance grows with the length of a video
     grouping: Literal["distance", "length", "random"] = "distance"  # the last two are controls
@@ -50,13 +54,13 @@ class CFedVS(Communities):
         """d_k: how far this client's training videos are from the proxy, on average."""
         from fedreel.kernels.dtw import distances_to
 
-        videos = [v.cpu().numpy() for v in client.data.train.sequences]  # type: ignore[attr-defined]
+        videos = [v.cpu().numpy() for v in able(client.task, Sequences).sequences(client.data.train)]
         found = distances_to(videos, proxy.numpy(), cost=self.cost, normalize=self.normalize)
         return {"distance": float(np.mean(found)), "videos": len(videos), "steps": sum(map(len, videos))}
 
     def _ask(self, fed: Federation, clients: list[str], at_least: float | None = None) -> dict[str, float]:
         """Distances by client. How they go with the length of the videos is recorded: it may be all that they tell."""
-        proxy = fed.public.sequences[0]  # type: ignore[attr-defined]
+        proxy = able(fed.task, Sequences).sequences(fed.public)[0]
         answers = list(fed.ask(clients, "distance", at_least=at_least, proxy=proxy.cpu()))
         distance = {a.client: a["distance"] for a in answers}
         length = {a.client: a["steps"] / max(a["videos"], 1.0) for a in answers}

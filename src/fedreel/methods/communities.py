@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedreel.config import check_ranges
-from fedreel.core.aggregate import Aggregator
+from fedreel.core.aggregate import Average
 from fedreel.core.federation import Federation
+from fedreel.core.method import Method
 from fedreel.core.server import GLOBAL
 from fedreel.core.weights import Weights
-from fedreel.methods.fedavg import Averaging
+from fedreel.methods.fedavg import WeightBy
 
 Groups = dict[str, int]  # client -> community
 
@@ -23,11 +24,14 @@ def name_of(group: int) -> str:
 
 
 @dataclass(frozen=True)
-class Communities(Averaging):
+class Communities(Method):
     """Clients are grouped once; each community then runs its own FedAvg. With `share = "all_but_head"` the body is
     averaged over all who took part and only the head is a community's own (IFCA's remark for ambiguous clusters).
     The model `global` is the average over everybody, for those who belong to no community."""
 
+    sees = "each"
+
+    weight_by: WeightBy = "samples"
     groups: int = 3
     share: Literal["all_but_head", "none"] = "all_but_head"
 
@@ -46,12 +50,12 @@ class Communities(Averaging):
         for _ in fed.rounds():
             members = self.members(fed)
             chosen = [c for g in range(self.groups) for c in self._sampled(fed, members, g)]
-            everybody = self.aggregator(fed)
-            own: dict[int, Aggregator] = {}
+            everybody = Average(self.weight_by, fed.mean)
+            own: dict[int, Average] = {}
             for update in fed.train_own({c: fed.models[name_of(members[c])] for c in chosen}):
-                self.add(everybody, update)
-                self.add(own.setdefault(members[update.client], self.aggregator(fed)), update)
-            renew(fed, self.groups, self.share, everybody.value, {g: mean.value for g, mean in own.items()})
+                everybody.add(update)
+                own.setdefault(members[update.client], Average(self.weight_by, fed.mean)).add(update)
+            renew(fed, self.groups, self.share, everybody.weights, {g: mean.weights for g, mean in own.items()})
 
     def members(self, fed: Federation) -> Groups:
         """Who belongs where, as far as it is known; newcomers are asked."""
@@ -85,7 +89,7 @@ class Communities(Averaging):
 def renew(fed: Federation, groups: int, share: str, everybody: Weights, own: Mapping[int, Weights]) -> None:
     """Put the round's averages in place: each community's own (or, where nobody took part, what it had), and with a
     shared body that of everybody. The global model is the average over all."""
-    body = everybody.layout.only(lambda t: not t.name.startswith("head."))
+    body = everybody.layout.only(lambda t: t.part != "head")
     for group in range(groups):
         new = own.get(group, fed.models[name_of(group)])
         if share == "all_but_head":

@@ -12,9 +12,10 @@ from fedreel.core.method import Method
 class Cyclic(Method):
     """w <- what the last client of the chain made of it."""
 
+    sees = "each"
+
     def run(self, fed: Federation) -> None:
         for _ in fed.rounds():
             for update in fed.train_chains([fed.sample()], fed.weights):
-                assert update.weights is not None
                 last = update.weights
             fed.weights = last

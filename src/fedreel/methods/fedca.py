@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedreel.config import check_ranges
-from fedreel.core.aggregate import Mean
+from fedreel.core.abilities import Contrastable, able
+from fedreel.core.batchnorm import statistics_kept
 from fedreel.core.client import Client
 from fedreel.core.federation import Federation
-from fedreel.core.method import question
-from fedreel.core.task import studied
-from fedreel.core.training import alignment, more_negatives
+from fedreel.core.training import Step, Term
 from fedreel.methods.fedsimclr import FedSimCLR
 
 
@@ -26,7 +26,9 @@ class FedCA(FedSimCLR):
     the server trains a base model without labels on its own data; clients add beta * mean ||f(x) - f_base(x)|| over
     `public` of the server's samples, which they are sent with the base's vectors of them."""
 
-    studies = True
+    sends: ClassVar = {**FedSimCLR.sends, "projections": "features"}
+    sees = "each"
+    trains_server = True
 
     dictionary: int = 1024
     beta: float = 0.01
@@ -36,25 +38,23 @@ class FedCA(FedSimCLR):
         check_ranges(self, "method", dictionary=(0, math.inf), beta=(0, math.inf), public=(1, math.inf))
 
     def run(self, fed: Federation) -> None:
-        studied(fed.task).check_views()
         for round in fed.rounds():
             if round == 1 and self.beta:
-                base = fed.study(fed.weights, "views")
+                base = fed.train_server(fed.weights, "views")
                 fed.memory["public"] = shown = fed.samples(self.public)
                 fed.memory["base"] = fed.vectors(base, shown)
-            clients, average = fed.sample(), Mean()
+            clients, average, new = fed.sample(), fed.mean(), []
             held = {name: fed.memory[name] for name in ("public", "base", "dictionary") if name in fed.memory}
             for update in fed.train(clients, fed.weights, **held, wanted=math.ceil(self.dictionary / len(clients))):
-                assert update.weights is not None
                 average.add(update.weights, update.samples)
+                new += [update.tensor(name) for name in update.tensors]
             fed.weights = average.value
             if self.dictionary:
-                new = [u.weights["projections"] for u in fed.ask(clients, "projections") if u.weights is not None]
                 old = [fed.memory["dictionary"]] if "dictionary" in fed.memory else []
                 fed.memory["dictionary"] = torch.cat([*new, *old])[: self.dictionary].clone()
 
     def local_training(self, client: Client) -> None:
-        task = studied(client.task)
+        task = able(client.task, Contrastable)
         device = next(client.model.parameters()).device
         given = {name: value.to(device) for name, value in client.args.items() if isinstance(value, Tensor)}
         terms = []
@@ -63,16 +63,41 @@ class FedCA(FedSimCLR):
         if "public" in given:
             terms.append(alignment(task, given["public"], given["base"], self.beta))
         client.fit(terms)
-        client.state.tensors["projections"] = self._project(client, int(client.args["wanted"]))  # type: ignore[arg-type]
+        if self.dictionary:
+            client.tensors["projections"] = _project(client, task, client.arg("wanted", int))
 
-    @question(projections="features")
-    def projections(self, client: Client) -> dict[str, Tensor]:
-        return {"projections": client.state.tensors["projections"]}
 
-    def _project(self, client: Client, wanted: int) -> Tensor:
-        client.model.eval()
-        with torch.no_grad():
-            for batch in client.data.train.batches(max(wanted, 2)):  # in order: the same samples whenever asked
-                vectors = studied(client.task).vectors(client.model, batch[0][:wanted])
-                return F.normalize(client.model.head(vectors).float(), dim=1)  # type: ignore[operator]
-        raise AssertionError("a client without samples does not train")
+def _project(client: Client, task: Contrastable, wanted: int) -> Tensor:
+    """Projections of the client's first samples, of length 1."""
+    client.model.eval()
+    with torch.no_grad():
+        batch = next(client.data.train.batches(max(wanted, 2)))  # in order: the same samples whenever asked
+        vectors = task.vectors(client.model, batch[0][:wanted])
+        return F.normalize(client.model.head(vectors).float(), dim=1)  # type: ignore[operator]
+
+
+def more_negatives(dictionary: Tensor, temperature: float) -> Term:
+    """Entries (K, D) of a dictionary join the denominator of NT-Xent: the mean over views z of
+    log(1 + sum_r exp(z.r / t) / sum_k exp(z.z_k / t))."""
+
+    def term(step: Step) -> Tensor:
+        z = F.normalize(step.outputs.logits.float(), dim=1)
+        own = (z @ z.T / temperature).masked_fill(torch.eye(len(z), dtype=torch.bool, device=z.device), -torch.inf)
+        others = (z @ dictionary.T / temperature).logsumexp(dim=1)
+        return F.softplus(others - own.logsumexp(dim=1)).mean()
+
+    return term
+
+
+def alignment(task: Contrastable, samples: Tensor, targets: Tensor, weight: float) -> Term:
+    """weight * mean ||f(x) - target|| over samples that everyone has, as many as the batch has, drawn anew in each
+    step. Running statistics stay as the client's own samples make them."""
+
+    def term(step: Step) -> Tensor:
+        n = len(step.batch[0])
+        which = torch.randint(len(samples), (n,), device=samples.device)
+        with statistics_kept(step.model):
+            vectors = task.vectors(step.model, samples[which])
+        return weight * torch.linalg.vector_norm(vectors.float() - targets[which], dim=1).mean()
+
+    return term

@@ -26,7 +26,7 @@ class FedGroup(Communities):
     share: Literal["all_but_head", "none"] = "none"
 
     def find(self, fed: Federation) -> Groups:
-        trained = {u.client: u.weights for u in fed.train(fed.clients, fed.weights) if u.weights is not None}
+        trained = {u.client: u.weights for u in fed.train(fed.clients, fed.weights)}
         updates = torch.stack([flat(w - fed.weights) for w in trained.values()])
         groups = k_means(decomposed_cosines(updates, self.groups), self.groups, fed.seed)
         members = dict(zip(trained, map(int, groups)))
@@ -43,16 +43,14 @@ class FedGroup(Communities):
     def join(self, fed: Federation, clients: list[str]) -> Groups:
         start: Weights = fed.memory["before"]
         there = {g: flat(fed.models[name_of(g)] - start) for g in sorted({*fed.memory["members"].values()})}
-        trained = {u.client: u.weights for u in fed.train(clients, start, at_least=0.0) if u.weights is not None}
-        pulls = {c: flat(weights - start) for c, weights in trained.items()}
+        pulls = {u.client: flat(u.weights - start) for u in fed.train(clients, start, at_least=0.0)}
         return {c: max(there, key=lambda g: float(cosines(pull[None], there[g][None]))) for c, pull in pulls.items()}
 
 
 def flat(weights: Weights) -> Tensor:
     """The floating-point parameters as one vector."""
-    own = weights.layout.only(lambda t: t.dtype.is_floating_point and t.role not in ("statistics", "buffer"))
-    part = weights.take(own)
-    return torch.cat([part[name].flatten().double() for name in own.place])
+    part = weights.trained
+    return torch.cat([tensor.flatten().double() for tensor in part.values()])
 
 
 def decomposed_cosines(updates: Tensor, m: int) -> np.ndarray:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedreel.core.federation import Federation
-from fedreel.core.task import studied
+from fedreel.core.abilities import Contrastable, able
+from fedreel.core.task import Task
 from fedreel.methods.fedavg import FedAvg
 
 
@@ -13,6 +13,7 @@ from fedreel.methods.fedavg import FedAvg
 class FedSimCLR(FedAvg):
     """FedAvg of models that learn to tell views of their client's samples apart: task.objective must be views."""
 
-    def run(self, fed: Federation) -> None:
-        studied(fed.task).check_views()
-        super().run(fed)
+    needs = (Contrastable,)
+
+    def check(self, task: Task) -> None:
+        able(task, Contrastable).check_views()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from fedreel.config import check_ranges
 from fedreel.core.client import Client
 from fedreel.core.weights import TensorInfo
 from fedreel.methods.fedavg import FedAvg
-
-_HEAD = "predictor/"
 
 
 @dataclass(frozen=True)
@@ -19,21 +19,23 @@ class FedU(FedAvg):
 
     mu: float = 0.4
 
+    def __post_init__(self) -> None:
+        check_ranges(self, "method", mu=(0, math.inf))
+
     def local_training(self, client: Client) -> None:
         state = client.state
         if float(state.numbers.get("divergence", 0.0)) >= self.mu:
-            kept = {n.removeprefix(_HEAD): t for n, t in state.tensors.items() if n.startswith(_HEAD)}
-            client.load(kept)
+            client.load(state.group("predictor"))
         before = client.weights(_is_conv)
         client.fit()
         after = client.weights(_is_conv)
         state.numbers["divergence"] = sum(float((after[n] - before[n]).norm()) for n in before) / max(len(before), 1)
-        state.tensors |= {_HEAD + n: t for n, t in client.weights(_is_head).items()}
+        state.keep("predictor", client.weights(_is_head))
 
 
 def _is_conv(tensor: TensorInfo) -> bool:
-    return tensor.name.startswith("backbone.") and tensor.role == "parameter" and len(tensor.shape) >= 3
+    return tensor.part != "head" and tensor.role == "parameter" and len(tensor.shape) >= 3
 
 
 def _is_head(tensor: TensorInfo) -> bool:
-    return tensor.name.startswith("head.")
+    return tensor.part == "head"

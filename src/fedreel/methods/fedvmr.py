@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from fedreel.config import check_ranges
-from fedreel.core.aggregate import Mean
+from fedreel.core.abilities import Temporal, able
 from fedreel.core.client import Client
 from fedreel.core.federation import Federation
 from fedreel.core.method import Method, question
-from fedreel.core.task import Tensors, temporal
-from fedreel.core.training import distribution_gap, smoothed
+from fedreel.core.task import Tensors
+from fedreel.core.training import Step, Term
 from fedreel.core.update import Update
 from fedreel.core.weights import Weights
 
@@ -30,6 +30,9 @@ class FedVMR(Method):
 
     The paper prints a minus before the divergence, which would drive predictions away from p: here it is a plus. It
     gives neither lambda nor the scale of the scores: temperature 1 takes them as shares, 0.01 as percent."""
+
+    sees = "each"
+    needs = (Temporal,)
 
     groups: int = 1
     reshuffle: bool = False  # another order inside the groups in every round
@@ -50,10 +53,9 @@ class FedVMR(Method):
         groups = fed.once("groups", lambda: self.divide(fed))
         sample = fed.once("validation", lambda: self.collect(fed)) if self.weight_by == "validation" else None
         for _ in fed.rounds():
-            average = Mean()
+            average = fed.mean()
             scores: dict[str, float] = {}
             for update in fed.train_chains(self.ordered(groups, fed), fed.weights, world=torch.tensor(p)):
-                assert update.weights is not None
                 scores[update.client] = self.score(fed, update, sample)
                 average.add_log(update.weights, scores[update.client])
             fed.record("weights", log_weights=scores)
@@ -65,8 +67,7 @@ class FedVMR(Method):
         """p, the share of each temporal class over all clients. The +1 of the paper is on counts."""
         counts = torch.zeros(self.bins**2)
         for answer in fed.ask(fed.clients, "classes"):
-            assert answer.weights is not None
-            counts = counts + answer.weights["counts"]
+            counts = counts + answer.tensor("counts")
         return smoothed(counts, counts.sum()).tolist()
 
     def divide(self, fed: Federation) -> list[list[str]]:
@@ -85,15 +86,13 @@ class FedVMR(Method):
 
     def collect(self, fed: Federation) -> Weights:
         """The c-validation set: every client's sample, one after the other."""
-        answers = [a.weights for a in fed.ask(fed.clients, "validation")]
-        found = [a for a in answers if a is not None]
-        return Weights.of({name: torch.cat([a[name] for a in found]) for name in found[0]})
+        samples = list(fed.ask(fed.clients, "validation"))
+        return Weights.of({name: torch.cat([s.tensor(name) for s in samples]) for name in samples[0].tensors})
 
     def score(self, fed: Federation, update: Update, sample: Weights | None) -> float:
         """The logarithm of a model's weight, up to a constant."""
         if sample is None:
             return math.log(update.samples) if self.weight_by == "samples" else 0.0
-        assert update.weights is not None
         return self.tested(fed, update.weights, sample) / self.temperature
 
     def tested(self, fed: Federation, weights: Weights, sample: Weights) -> float:
@@ -103,21 +102,53 @@ class FedVMR(Method):
     # the client's side
 
     def local_training(self, client: Client) -> None:
-        world = client.args["world"]
-        assert isinstance(world, Tensor)
         terms = []
         if self.lambda_:
-            terms = [
-                distribution_gap(temporal(client.task), world, self.bins, self.lambda_, self.memory, self.direction)
-            ]
+            world = client.arg("world", Tensor)
+            task = able(client.task, Temporal)
+            terms = [distribution_gap(task, world, self.bins, self.lambda_, self.memory, self.direction)]
         client.fit(terms)
 
     @question(counts="label-statistics")
     def classes(self, client: Client) -> dict[str, Tensor]:
         """How many of this client's training moments are of each temporal class."""
-        return {"counts": temporal(client.task).temporal_counts(client.data.train, self.bins)}
+        return {"counts": able(client.task, Temporal).temporal_counts(client.data.train, self.bins)}
 
     @question(video="raw-samples", words="raw-samples", spans="raw-samples", times="raw-samples")
     def validation(self, client: Client) -> dict[str, Tensor]:
         """All training examples of some of this client's videos."""
-        return temporal(client.task).sample(client.data.train, self.share)
+        return able(client.task, Temporal).sample(client.data.train, self.share)
+
+
+def distribution_gap(
+    task: Temporal, world: Tensor, bins: int, weight: float, memory: float, direction: Literal["prediction", "world"]
+) -> Term:
+    """weight * KL(q || p), p the share of each temporal class in the world, q that among predictions: a running
+    estimate over batches, of which only the newest part has a gradient. q is smoothed as p is, by one count a class."""
+    running: Tensor | None = None
+
+    def term(step: Step) -> Tensor:
+        nonlocal running
+        p = world.to(step.outputs.features.device)
+        predicted = task.temporal_distribution(step.outputs, bins)
+        n = len(predicted)
+        q = predicted.mean(dim=0)
+        if running is None:
+            running = q.detach().clone()
+        else:
+            q = memory * running + (1 - memory) * q
+            running.copy_(q.detach())  # in place: a replayed step reads where it was recorded
+        q = smoothed(n * q, n)
+        return weight * (divergence(q, p) if direction == "prediction" else divergence(p, q))
+
+    return term
+
+
+def smoothed(counts: Tensor, n: float | Tensor) -> Tensor:
+    """The paper's "q + 1", on counts: (counts + 1) / (n + K), for counts (..., K) of n moments."""
+    return (counts + 1) / (n + counts.shape[-1])
+
+
+def divergence(q: Tensor, p: Tensor) -> Tensor:
+    """KL(q || p) = sum q log(q / p). The paper prints it with a minus, which would drive q away from p."""
+    return (q * (q / p).log()).sum()

@@ -27,17 +27,13 @@ class FedVSSL(Method):
         check_ranges(self, "method", alpha=(0, 1), beta=(0, math.inf), server_lr=(0, math.inf))
 
     def travels(self, tensor: TensorInfo) -> bool:
-        return tensor.name.startswith("backbone.")
+        return tensor.part == "backbone"
 
     def run(self, fed: Federation) -> None:
         past: list[Weights] = fed.memory.setdefault("past", [])
         for _ in fed.rounds():
-            by_samples, by_loss = Mean(), Mean()
-            for update in fed.train(fed.sample(), fed.weights):
-                assert update.weights is not None
-                by_samples.add(update.weights, update.samples)
-                by_loss.add_log(update.weights, -update.loss)  # a softmax of -loss
-            mixed = _mean((by_samples.value, 1 - self.alpha), (by_loss.value, self.alpha))
+            by_samples, by_loss = fed.averages(fed.sample(), fed.weights, by=("samples", "loss"))
+            mixed = _mean((by_samples.weights, 1 - self.alpha), (by_loss.weights, self.alpha))
             moved = (fed.weights + self.server_lr * (mixed - fed.weights)).with_state_of(mixed)
             fed.weights = _mean((moved, 1.0), *((w, 1.0) for w in past))
             past[:] = [fed.weights, *past][: self.beta]

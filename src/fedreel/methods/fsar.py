@@ -5,13 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedreel.config import check_ranges
+from fedreel.core.abilities import Blocks, able
 from fedreel.core.client import Client
-from fedreel.core.training import multi_grain, proximal
+from fedreel.core.task import Task
+from fedreel.core.training import Step, Term
 from fedreel.core.weights import TensorInfo
 from fedreel.methods.fedagm import FedAGM
+from fedreel.methods.fedprox import proximal
+
+STAYS = ("unique topology", "coefficients")  # parts of the model that stay with their client
 
 
 @dataclass(frozen=True)
@@ -22,16 +28,19 @@ class FSAR(FedAGM):
       first m of the received model's frozen blocks and then through the client's own.
     blocks = 0 is without distillation; with lambda = 0, tau = 1 and mu = 0 too it is FedAvg."""
 
+    needs = (Blocks,)
+
     mu: float = 0.1
     blocks: int = 2  # the streams' m = 1 .. blocks
     kd: float = 1.0
     detach_teacher: bool = True  # the authors' code lets the divergence move the streams too
 
     def __post_init__(self) -> None:
-        check_ranges(self, "method", blocks=(0, 3), kd=(0, float("inf")), mu=(0, float("inf")))
+        super().__post_init__()
+        check_ranges(self, "method", blocks=(0, 3), kd=(0, float("inf")))
 
     def travels(self, tensor: TensorInfo) -> bool:
-        return not _stays(tensor.name)
+        return tensor.part not in STAYS
 
     def local_training(self, client: Client) -> None:
         terms = []
@@ -43,11 +52,24 @@ class FSAR(FedAGM):
         client.fit(terms)
 
 
-def _stays(name: str) -> bool:
-    return name.endswith((".unique", ".coefficients"))
-
-
 def _without_unique(client: Client) -> dict[str, Tensor]:
     """The server's topology: A and I with coefficients 1, and no U."""
-    own = {name: tensor for name, tensor in client.model.state_dict().items() if _stays(name)}
-    return {n: torch.zeros_like(t) if n.endswith(".unique") else torch.ones_like(t) for n, t in own.items()}
+    unique, coefficients = (client.weights(lambda t, part=part: t.part == part) for part in STAYS)  # type: ignore[misc]
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in unique.items()}
+    return zeros | {name: torch.ones_like(tensor) for name, tensor in coefficients.items()}
+
+
+def multi_grain(task: Task, teacher: nn.Module, blocks: int, weight: float, detach: bool) -> Term:
+    """Streams m = 1 .. blocks go through the teacher's first m blocks and the rest of the client's
+    model, to logits t_m: sum_m CE(t_m, y) + weight * sum_m KL(softmax(t_m) || softmax(z))."""
+
+    def term(step: Step) -> Tensor:
+        z = F.log_softmax(step.outputs.logits, dim=1)
+        total = torch.zeros((), device=z.device)
+        for mixed in able(task, Blocks).streams(teacher, step.model, step.batch, blocks):
+            t = F.log_softmax(mixed.logits.detach() if detach else mixed.logits, dim=1)
+            total = total + task.loss(mixed, step.batch)
+            total = total + weight * F.kl_div(z, t, reduction="batchmean", log_target=True)
+        return total
+
+    return term

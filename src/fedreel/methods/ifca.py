@@ -7,23 +7,25 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from fedreel.config import check_ranges
-from fedreel.core.aggregate import Aggregator
+from fedreel.core.aggregate import Average
 from fedreel.core.client import Client
 from fedreel.core.federation import Federation
-from fedreel.core.method import question
-from fedreel.core.update import Update
+from fedreel.core.method import Method, question
+from fedreel.core.update import Answer, Update
 from fedreel.core.weights import Weights
 from fedreel.methods.communities import name_of, renew
-from fedreel.methods.fedavg import Averaging
+from fedreel.methods.fedavg import WeightBy
 
 
 @dataclass(frozen=True)
-class IFCA(Averaging):
+class IFCA(Method):
     """The server sends all m models; client k trains the one under which its training loss is least; the server
     averages what came back, model by model. A model that nobody chose stays as it is."""
 
-    sends: ClassVar = {**Averaging.sends, "choice": "derived-number"}
+    sends: ClassVar = {**Method.sends, "choice": "derived-number"}
+    sees = "each"
 
+    weight_by: WeightBy = "samples"
     groups: int = 3
     share: Literal["all_but_head", "none"] = "none"
 
@@ -35,14 +37,14 @@ class IFCA(Averaging):
             for group in range(self.groups):
                 fed.models[name_of(group)] = fed.fresh(group + 1)
         for _ in fed.rounds():
-            everybody = self.aggregator(fed)
-            own: dict[int, Aggregator] = {}
+            everybody = Average(self.weight_by, fed.mean)
+            own: dict[int, Average] = {}
             for update in fed.train(fed.sample(), self._models(fed)):
                 choice = self._choice(update)
-                self.add(everybody, update)
-                self.add(own.setdefault(choice, self.aggregator(fed)), update)
+                everybody.add(update)
+                own.setdefault(choice, Average(self.weight_by, fed.mean)).add(update)
                 fed.memory.setdefault("members", {})[update.client] = choice
-            renew(fed, self.groups, self.share, everybody.value, {g: mean.value for g, mean in own.items()})
+            renew(fed, self.groups, self.share, everybody.weights, {g: mean.weights for g, mean in own.items()})
 
     def local_training(self, client: Client) -> None:
         choice = best_of(client)
@@ -65,7 +67,7 @@ class IFCA(Averaging):
     def card(self, fed: Federation) -> dict[str, Any]:
         return {"communities": {c: name_of(g) for c, g in fed.memory.get("members", {}).items()}}
 
-    def _choice(self, update: Update) -> int:
+    def _choice(self, update: Update | Answer) -> int:
         """Which model a client chose; one that names none of ours counts for the first."""
         return int(update["choice"]) if 0 <= update["choice"] < self.groups else 0
 

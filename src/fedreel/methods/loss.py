@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from fedreel.methods.fedavg import FedAvg
+from fedreel.methods.fedavg import FedAvg, WeightBy
 
 
 @dataclass(frozen=True)
 class LossWeighted(FedAvg):
     """p_k = exp(-L_k) / sum exp(-L), with L_k the client's mean training loss of the round."""
 
-    weight_by: Literal["samples", "frames", "loss", "equal"] = "loss"
+    weight_by: WeightBy = "loss"

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedreel.config import check_ranges
 from fedreel.core.client import Client
-from fedreel.core.training import model_contrastive
+from fedreel.core.task import Batch
+from fedreel.core.training import Step, Term
 from fedreel.methods.fedavg import FedAvg
 
-_PREVIOUS = "previous/"
+Features = Callable[[Batch], Tensor]
 
 
 @dataclass(frozen=True)
@@ -20,12 +28,26 @@ class MOON(FedAvg):
     mu: float = 1.0
     temperature: float = 0.5
 
+    def __post_init__(self) -> None:
+        check_ranges(self, "method", mu=(0, math.inf), temperature=(1e-6, math.inf))
+
     def local_training(self, client: Client) -> None:
-        kept = client.state.tensors
-        previous = {n.removeprefix(_PREVIOUS): t for n, t in kept.items() if n.startswith(_PREVIOUS)}
+        previous = client.state.group("previous")
         terms = []
         if previous:
             received, before = client.frozen(client.received), client.frozen(previous)
             terms = [model_contrastive(received, before, self.mu, self.temperature)]
         client.fit(terms)
-        kept.update({_PREVIOUS + name: tensor for name, tensor in client.weights().items()})
+        client.state.keep("previous", client.weights())
+
+
+def model_contrastive(received: Features, previous: Features, mu: float, temperature: float) -> Term:
+    """Pull the features towards the received model's, push them from the client's previous model's."""
+
+    def term(step: Step) -> Tensor:
+        z = step.outputs.features
+        sims = [F.cosine_similarity(z, other(step.batch).to(z.dtype)) for other in (received, previous)]
+        target = torch.zeros(len(z), dtype=torch.long, device=z.device)
+        return mu * F.cross_entropy(torch.stack(sims, dim=1) / temperature, target)
+
+    return term

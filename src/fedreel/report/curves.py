@@ -39,7 +39,7 @@ def costs(run: Run) -> Html:
         figures.append(bar_chart("Bytes per round", rounds, traffic, "bytes"))
     timed = sorted({*run.train, *run.test})
     testing = [_seconds(run.test, r) + _seconds(run.averaged, r) for r in timed]
-    server = [_seconds(run.study, r) for r in timed]
+    server = [_seconds(run.server, r) for r in timed]
     whole = _numbers(run, timed, "seconds")  # a round's seconds include its tests and the server's training
     training = [max(0.0, w - t - s) for w, t, s in zip(whole, testing, server)]
     spent = (("training", training), ("testing", testing), ("the server's training", server))

@@ -19,7 +19,7 @@ MEANS = "The first line is the mean over the clients that trained, the others ar
 
 def steps(run: Run) -> Html | None:
     """Accuracy at each step of a round, and the server's loss and seconds; None if there are no such records."""
-    if not (run.trained or run.averaged or run.study):
+    if not (run.trained or run.averaged or run.server):
         return None
     charts = _accuracies(run)
     figures = [line_chart(chart) for chart in charts] + _server(run)
@@ -54,12 +54,12 @@ def _line(title: str, tests: dict[int, Record], name: str) -> Line:
 
 
 def _server(run: Run) -> list[Html]:
-    rounds = sorted(run.study)
+    rounds = sorted(run.server)
     figures = []
     if rounds:
-        loss = Line("server", rounds, [run.study[r]["loss"] for r in rounds])
+        loss = Line("server", rounds, [run.server[r]["loss"] for r in rounds])
         figures.append(line_chart(Chart("loss of the server's training", [loss], dots=True)))
-    seconds = [max(0.0, run.study[r]["seconds"] or 0.0) for r in rounds]
+    seconds = [max(0.0, run.server[r]["seconds"] or 0.0) for r in rounds]
     if any(seconds):
         figures.append(bar_chart("Seconds of the server's training", rounds, [("server", seconds)], "s"))
     return figures
@@ -68,25 +68,25 @@ def _server(run: Run) -> list[Html]:
 def _explained(run: Run) -> str:
     if _every_round(run):
         return EXPLAINED
-    where = "in every round; where it does not, " if run.study else "in this run: "
+    where = "in every round; where it does not, " if run.server else "in this run: "
     return f"The server does not train {where}{SAME}"
 
 
 def _every_round(run: Run) -> bool:
     """Whether the server trains at the end of rounds, not only once before the first (a run may end in mid-round)."""
     rounds = {*run.trained, *run.averaged}
-    return 2 * len(rounds & {*run.study}) > len(rounds)
+    return 2 * len(rounds & {*run.server}) > len(rounds)
 
 
 def _effort(run: Run) -> str:
     """The server's training in a sentence."""
-    if not run.study:
+    if not run.server:
         return ""
-    last = run.study[max(run.study)]
-    where = f"in {len(run.study):,} rounds" if len(run.study) > 1 else f"in round {max(run.study)} only"
+    last = run.server[max(run.server)]
+    where = f"in {len(run.server):,} rounds" if len(run.server) > 1 else f"in round {max(run.server)} only"
     samples = last["samples"]
     data = f"on {count(int(samples), 'sample')} of its own" if samples is not None else "on data of its own"
     aim = AIMS.get(last["what"], "")
-    spent = [seconds for r in run.study if (seconds := run.study[r]["seconds"]) is not None and seconds >= 0]
+    spent = [seconds for r in run.server if (seconds := run.server[r]["seconds"]) is not None and seconds >= 0]
     time = f" It took {duration(sum(spent))} in all." if spent else ""
     return f"The server trained {where}, {data}{', ' + aim if aim else ''}.{time}"

@@ -63,7 +63,7 @@ class Run:
     test: dict[int, Record] = field(default_factory=dict)
     trained: dict[int, Record] = field(default_factory=dict)  # tests of the clients' own models after their training
     averaged: dict[int, Record] = field(default_factory=dict)  # tests of their mean, before the server trains it
-    study: dict[int, Record] = field(default_factory=dict)  # the server's training on data of its own
+    server: dict[int, Record] = field(default_factory=dict)  # the server's training on data of its own
     refused: list[Record] = field(default_factory=list)
     notes: list[Record] = field(default_factory=list)
     others: list[Record] = field(default_factory=list)
@@ -230,9 +230,9 @@ def _add_metrics(run: Run, record: Record) -> None:
         run.train[round_] = {**record, "clients": _names(record.get("clients") or [])}
     elif phase in ("test", "trained", "averaged"):
         _add_test({"test": run.test, "trained": run.trained, "averaged": run.averaged}[phase], round_, record)
-    elif phase == "study":
+    elif phase == "server":
         numbers = {key: finite(record.get(key)) for key in ("loss", "samples", "seconds")}
-        run.study[round_] = {"what": str(record.get("what") or ""), **numbers}
+        run.server[round_] = {"what": str(record.get("what") or ""), **numbers}
     elif phase == "refused":
         words = {key: str(record.get(key) or "") for key in ("client", "reason", "detail")}
         run.refused.append({"round": round_, **words})

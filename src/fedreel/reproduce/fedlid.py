@@ -31,10 +31,10 @@ INITS: dict[str, Mapping[str, Any]] = {
     "random": {},
     "ImageNet": {"task.network": "efficientnet-lite0", "task.init": "imagenet"},
 }
-SUPERVISED = {f"supervised server, {100 * s:.0f} %": {"method.study": "labels", "method.share": s} for s in SHARES}
+SUPERVISED = {f"supervised server, {100 * s:.0f} %": {"method.server": "labels", "method.share": s} for s in SHARES}
 NONE, ONCE = "no server training", "server without labels, once"
 METHODS: dict[str, Mapping[str, Any]] = {
-    NONE: {"method.study": "none"},
+    NONE: {"method.server": "none"},
     **SUPERVISED,
     ONCE: {"method.when": "once"},
     "FedLID": {},

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fedreel.core.server import Progress
+from fedreel.core.server import ServerState
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.errors import RunError
 from fedreel.machine.files import new_folder
@@ -30,7 +30,7 @@ class Snapshot:
     content: dict[str, Any]
 
     @staticmethod
-    def of(progress: Progress, marks: dict[str, int]) -> Snapshot:
+    def of(progress: ServerState, marks: dict[str, int]) -> Snapshot:
         """`marks` are positions in other files of the run (how long the metrics were at this moment)."""
         tensors: dict[str, Tensor] = {}
         layouts: dict[str, list] = {}
@@ -60,7 +60,7 @@ class Checkpoints:
         for old in self._numbers()[:-_KEEP]:
             shutil.rmtree(self.folder / f"{old:06d}", ignore_errors=True)
 
-    def load(self, device: torch.device) -> tuple[Progress, dict[str, int]] | None:
+    def load(self, device: torch.device) -> tuple[ServerState, dict[str, int]] | None:
         """The newest readable checkpoint, or None if there is none at all."""
         problems = []
         for number in reversed(self._numbers()):
@@ -82,13 +82,13 @@ class Checkpoints:
         return sorted(int(p.name) for p in self.folder.glob("*") if p.name.isdigit())
 
 
-def _read(path: Path, device: torch.device) -> tuple[Progress, dict[str, int]]:
+def _read(path: Path, device: torch.device) -> tuple[ServerState, dict[str, int]]:
     tensors = load_file(path / "tensors.safetensors", device=str(device))
     content = json.loads((path / "state.json").read_text())
     state = content["state"]
     layouts = {i: Layout(TensorInfo.from_row(row) for row in rows) for i, rows in content["layouts"].items()}
     models, memory = (_restore(state[part], tensors, layouts) for part in ("models", "memory"))
-    progress = Progress(state["round"], models, memory, state["totals"], state["refused"], state["metrics"])
+    progress = ServerState(state["round"], models, memory, state["totals"], state["refused"], state["metrics"])
     return progress, state["marks"]
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from fedreel.core.server import Progress, Watcher
+from fedreel.core.server import ServerState, Watcher
 
 
 class ProgressLine(Watcher):
@@ -65,7 +65,7 @@ class ProgressLine(Watcher):
             self._drawn = time.monotonic()
             self._live.update(Text(self._line(round, f"{done}/{total} clients", round - 1 + done / max(total, 1))))
 
-    def round_done(self, progress: Progress, sync: Callable[[], None]) -> None:
+    def round_done(self, progress: ServerState, sync: Callable[[], None]) -> None:
         line = self._line(progress.round, f"{self._clients} answers", progress.round)
         if self._live:
             self._live.update(Text(line))

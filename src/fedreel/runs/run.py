@@ -21,9 +21,9 @@ from fedreel.config import Recipe, as_table, make_recipe
 from fedreel.core.blueprint import Blueprint
 from fedreel.core.engine import Engine
 from fedreel.core.federation import Federation
-from fedreel.core.job import Job, make_method, make_study, make_task, resolved
+from fedreel.core.job import Job, make_method, make_server_training, make_task, resolved
 from fedreel.core.method import Method
-from fedreel.core.server import GLOBAL, Progress, Watcher
+from fedreel.core.server import GLOBAL, ServerState, Watcher
 from fedreel.core.state import PrivateStore
 from fedreel.core.task import Task
 from fedreel.errors import RecipeError, RunError, nearest
@@ -69,7 +69,7 @@ def run(
             if not (out / "report.html").exists():
                 write_report(out)
             return Result(out, read_summary(out))
-        job = Job(recipe, task, method, device, out, folder.id, folder.life)
+        job = Job(recipe, task, method, device, out, folder.id, folder.start)
         trackers = find_trackers(recipe.track)
         with closing(start_engine(job)) as engine, folder.writing():
             progress = folder.begin(device)
@@ -84,7 +84,7 @@ def run(
                     watchers=watchers,
                     progress=progress,
                     public=lambda: task.public(recipe.data, recipe.data.seed),
-                    study=lambda what, share, own: make_study(job, what, share, own),
+                    training=lambda what, share, own: make_server_training(job, what, share, own),
                 )
                 if progress is None:
                     fed.record("partition", **engine.describe())
@@ -193,7 +193,7 @@ def _save_model(job: Job, made: Blueprint, fed: Federation) -> None:
         (temp / "card.json").write_text(json.dumps(card, indent=1) + "\n")
 
 
-def _summary(job: Job, engine: Engine, progress: Progress) -> dict[str, Any]:
+def _summary(job: Job, engine: Engine, progress: ServerState) -> dict[str, Any]:
     recipe = job.recipe
     return {
         "system": recipe.system,

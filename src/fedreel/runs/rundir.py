@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 
 from fedreel.config import Recipe, as_table, build, read_toml
-from fedreel.core.server import Progress, Watcher
+from fedreel.core.server import ServerState, Watcher
 from fedreel.errors import RunError
 from fedreel.machine.files import write_atomic
 from fedreel.runs.checkpoint import Checkpoints, Snapshot
@@ -46,17 +46,17 @@ class RunDir(Watcher):
             raise
         before = _read_json(path / "run.json")
         self.id: str = before.get("id") or secrets.token_hex(6)
-        self.life: int = before.get("life", 0) + 1  # how often the run has begun, this time included
+        self.start: int = before.get("start", 0) + 1  # how often the run has begun, this time included
         self.checkpoints = Checkpoints(path / "checkpoint")
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
         self._metrics: IO[bytes] = io.BytesIO()
 
-    def begin(self, device: torch.device) -> Progress | None:
+    def begin(self, device: torch.device) -> ServerState | None:
         """Open the run's files. Returns the state to go on from, if any, with the metrics cut back to it."""
         if not self._used:
             write_atomic(self.path / "recipe.toml", tomli_w.dumps(as_table(self.recipe)))
-        self.write_json("run.json", {"id": self.id, "life": self.life})
+        self.write_json("run.json", {"id": self.id, "start": self.start})
         self.checkpoints.folder.mkdir(exist_ok=True)
         self._metrics = open(self.path / "metrics.jsonl", "ab")
         found = self.checkpoints.load(device)
@@ -68,7 +68,7 @@ class RunDir(Watcher):
     def record(self, round: int, phase: str, values: Mapping[str, Any]) -> None:
         self._metrics.write(json.dumps({"round": round, "phase": phase, **values}).encode() + b"\n")
 
-    def round_done(self, progress: Progress, sync: Callable[[], None]) -> None:
+    def round_done(self, progress: ServerState, sync: Callable[[], None]) -> None:
         """The checkpoint is the moment at which a round counts. It is written while the next round is under way; before
         it, what the clients wrote (`sync`). A round more than that is never ahead of the disk."""
         self.settle()

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedreel.core.server import Progress, Watcher
+from fedreel.core.server import ServerState, Watcher
 from fedreel.errors import RecipeError, nearest
 
 
@@ -22,7 +22,7 @@ class Tracker(Watcher):
             if isinstance(value, int | float) and not isinstance(value, bool):
                 self._send(f"{phase}/{name}", float(value), round)
 
-    def round_done(self, progress: Progress, sync: Callable[[], None]) -> None:
+    def round_done(self, progress: ServerState, sync: Callable[[], None]) -> None:
         self._flush()
 
 

@@ -74,7 +74,7 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def heads(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose classifiers stay with the clients."""
     torch.set_num_threads(1)
-    method = {"name": "fedlid", "study": "none", "local_head": True}
+    method = {"name": "fedlid", "server": "none", "local_head": True}
     return train(tmp_path_factory.mktemp("heads") / "run", data, method, rounds=1)
 
 

@@ -108,7 +108,7 @@ def test_a_contrast_always_has_as_many_negatives() -> None:
 def test_a_supervised_server_needs_labels() -> None:
     unlabelled = Tensors((torch.zeros(4, 16, 16, 3, dtype=torch.uint8), torch.full((4,), -1)))
     with pytest.raises(DataError, match="no labels to learn"):
-        Image(size=16, width=2).subject("labels", unlabelled, 1.0)
+        Image(size=16, width=2).server_objective("labels", unlabelled, 1.0)
 
 
 def test_a_share_of_the_servers_labels_lies_within_a_larger_one() -> None:
@@ -117,7 +117,7 @@ def test_a_share_of_the_servers_labels_lies_within_a_larger_one() -> None:
     task = Image(size=16, width=2)
     shares = []
     for share in (0.2, 0.4, 1.0):
-        subject = task.subject("labels", Tensors((samples, labels)), share)
+        subject = task.server_objective("labels", Tensors((samples, labels)), share)
         shares.append({int(x) for x in subject.examples.tensors[0][:, 0, 0, 0]})  # type: ignore[attr-defined]
     assert [len(s) for s in shares] == [8, 16, 40]
     assert shares[0] < shares[1] < shares[2]
@@ -134,13 +134,13 @@ def test_fedsimclr_refuses_a_task_that_learns_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize("study", ["views", "labels", "none"])
 def test_a_run_of_fedlid_on_a_folder_of_pictures(tmp_path: Path, study: str) -> None:
     source = pictures(tmp_path / "pictures")
-    settings = {**TINY, "data.source": source, "data.public": source, "method.study": study}
+    settings = {**TINY, "data.source": source, "data.public": source, "method.server": study}
     out = run("fedlid", tmp_path / "run", set=settings, quiet=True).path
     for phase in ("trained", "averaged", "test"):
         rows = list(read_metrics(out, phase))
         assert [row["round"] for row in rows] == [1, 2]
         assert all(0 <= row["metrics"]["top1"] <= 1 for row in rows)
-    assert len(list(read_metrics(out, "study"))) == (0 if study == "none" else 2)
+    assert len(list(read_metrics(out, "server"))) == (0 if study == "none" else 2)
 
 
 @pytest.mark.slow
@@ -160,4 +160,4 @@ def test_clips_can_be_studied_as_pictures_can(tmp_path: Path) -> None:
         "device": "cpu",
     }
     out = run("recognition", tmp_path / "run", set=settings, quiet=True).path
-    assert [row["what"] for row in read_metrics(out, "study")] == ["views"]
+    assert [row["what"] for row in read_metrics(out, "server")] == ["views"]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from fedreel.core.training import divergence, smoothed
 from fedreel.errors import DataError, RecipeError
+from fedreel.methods.fedvmr import divergence, smoothed
 from fedreel.tasks.moments.grounding import Grounder, loss, temporal_distribution
 
 D, T, WORDS = 6, 12, 9

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedreel.core.training import divergence, smoothed
+from fedreel.methods.fedvmr import divergence, smoothed
 from fedreel.tasks.moments.grounding import Located, candidates, decode, loss, temporal_distribution
 
 T = 12

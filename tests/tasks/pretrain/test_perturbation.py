@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedreel.core.task import Embeds
+from fedreel.core.abilities import Embeds
 from fedreel.tasks.pretrain.perturbation import SIZES, perturbed_retrieval
 from fedreel.tasks.pretrain.retrieval import LabelledSet, labelled_set, retrieval
 from support.shelf import flat, shelved

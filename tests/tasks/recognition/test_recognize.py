@@ -212,7 +212,7 @@ def test_the_page_of_a_folder_shows_frames_of_each_video(trained: Path, tmp_path
 
 
 def test_classifiers_that_stay_with_clients_need_a_name(data: Path, tmp_path: Path) -> None:
-    method = {"method.name": "fedlid", "method.study": "none", "method.local_head": True}
+    method = {"method.name": "fedlid", "method.server": "none", "method.local_head": True}
     run = train(tmp_path / "run", data, **method)
     file = film(tmp_path / "a.mp4")
     with pytest.raises(RunError, match="whose model is meant") as error:

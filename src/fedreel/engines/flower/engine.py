@@ -18,12 +18,12 @@ from fedreel.config import as_table
 from fedreel.core.blueprint import Blueprint
 from fedreel.core.job import Job
 from fedreel.core.task import Population
-from fedreel.core.update import Failure, Order
+from fedreel.core.update import Failure, Order, Result
 from fedreel.engines.flower.link import Link, Lost
 from fedreel.engines.flower.pipe import Frame
 from fedreel.engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
 from fedreel.engines.flower.roster import Roster, call_roster
-from fedreel.engines.flower.wire import Result, pack_orders, unpack_results
+from fedreel.engines.flower.wire import pack_orders, unpack_results
 from fedreel.errors import RunError
 
 _MESSAGE_BYTES = 1 << 30  # of one message's answer; a node's orders beyond that go into another
@@ -63,7 +63,7 @@ class Transport:
         """`here` are the nodes that are there, with the times when they came."""
         self.link, self.patience = link, patience
         self._most = max(1, _MESSAGE_BYTES // max(1, answer_bytes))  # orders in one message
-        self._head = {"type": "orders", "run": job.run, "life": job.life, "recipe": as_table(job.recipe), **head}
+        self._head = {"type": "orders", "run": job.run_id, "start": job.start, "recipe": as_table(job.recipe), **head}
         self._waiting: dict[str, list[Order]] = {}
         self._under_way: dict[int, _Message] = {}
         self._results: deque[Result] = deque()
@@ -216,7 +216,7 @@ class FlowerEngine:
         link = Link(folder.flower_home, wait=30, log=folder.log)
         try:
             roster = call_roster(job, link, made.travelling.id, folder.wanted(sites), wait)
-            folder.note_job(job.run, job.out)
+            folder.note_job(job.run_id, job.out)
             return cls(job, made, link, roster, patience)
         except Lost as lost:
             link.close()

@@ -31,7 +31,7 @@ class Roster:
 def call_roster(job: Job, link: Link, layout: str, wanted: Mapping[str, str], wait: float) -> Roster:
     """Ask every wanted site (name -> node id). Raises one error that names each site that does not fit."""
     _wait_for(link, wanted, wait)
-    head = {"type": "roster", "run": job.run, "life": job.life, "recipe": as_table(job.recipe), "layout": layout}
+    head = {"type": "roster", "run": job.run_id, "start": job.start, "recipe": as_table(job.recipe), "layout": layout}
     asked = {link.send("send", content=Frame(head), node=node, ttl=_ANSWER): name for name, node in wanted.items()}
     answers: dict[str, dict[str, Any]] = {}
     deadline = time.monotonic() + _ANSWER

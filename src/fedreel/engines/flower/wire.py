@@ -10,14 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedreel.core.update import Failure, Order, Update, Value
+from fedreel.core.update import TRAIN, Answer, Failure, Named, Order, Result, Update, Value
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.engines.flower.pipe import Bytes, Frame
 from fedreel.errors import FedreelError
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 _ROLES = ("parameter", "norm", "statistics", "buffer")
-Result = Update | Failure
 
 
 def pack_orders(orders: Sequence[Order], **head: Any) -> Frame:
@@ -64,7 +63,8 @@ def pack_results(results: Sequence[Result], **head: Any) -> Frame:
         if isinstance(r, Failure):
             row |= {"reason": r.reason, "detail": r.detail}
         else:
-            row |= {"numbers": r.numbers, "weights": None if r.weights is None else packer.weights(r.weights)}
+            row |= {"numbers": r.numbers, "tensors": {name: packer.value(v) for name, v in r.tensors.items()}}
+            row |= {"weights": packer.weights(r.weights)} if isinstance(r, Update) else {}
         rows.append(row)
     return packer.frame(results=rows, **head)
 
@@ -91,8 +91,16 @@ def _result(row: dict[str, Any], order: Order, reader: _Reader) -> Result:
     if "reason" in row:
         return Failure(*order.key, order.client, str(row["reason"])[:40], str(row["detail"])[:2000])
     numbers = {str(name): float(value) for name, value in row["numbers"].items()}
-    weights = None if row["weights"] is None else reader.weights(row["weights"])
-    return Update(*order.key, order.client, weights, numbers)
+    tensors = {str(name): _named(reader.value(packed)) for name, packed in row["tensors"].items()}
+    if order.kind == TRAIN:
+        return Update(*order.key, order.client, reader.weights(row["weights"]), numbers, tensors)
+    return Answer(*order.key, order.client, numbers, tensors)
+
+
+def _named(value: Value) -> Named:
+    if not isinstance(value, Tensor | Weights):
+        raise ValueError("a tensor is none")
+    return value
 
 
 def _rubbish(order: Order, error: Exception) -> Failure:
@@ -160,11 +168,11 @@ class _Reader:
 
 
 def _layout(rows: list[list[Any]]) -> Layout:
-    for name, shape, dtype, role in rows:
-        sound = isinstance(name, str) and dtype in _DTYPES and role in _ROLES
+    for name, shape, dtype, role, part in rows:
+        sound = isinstance(name, str) and dtype in _DTYPES and role in _ROLES and isinstance(part, str)
         sizes = isinstance(shape, list) and all(type(n) is int and 0 <= n < 2**40 for n in shape)
         if not sound or not sizes or math.prod(shape) >= 2**40:
-            raise FedreelError("a layout of tensors is malformed", found=str([name, shape, dtype, role])[:200])
+            raise FedreelError("a layout of tensors is malformed", found=str([name, shape, dtype, role, part])[:200])
     return Layout(TensorInfo.from_row(row) for row in rows)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 from fedreel import __version__
 from fedreel.config import Recipe, make_recipe
 from fedreel.core.client import Worker
-from fedreel.core.update import Failure, Order, Update
+from fedreel.core.update import Failure, Order, Reply, Result
 from fedreel.engines.flower.pipe import Frame
-from fedreel.engines.flower.wire import Result, pack_results, unpack_orders
+from fedreel.engines.flower.wire import pack_results, unpack_orders
 from fedreel.engines.local import attempt
 from fedreel.errors import FedreelError
 from fedreel.machine.files import file_name, write_atomic
@@ -58,37 +58,37 @@ class Workplace:
 
     def _orders(self, frame: Frame) -> Frame:
         orders = unpack_orders(frame)
-        run, life = frame.head["run"], int(frame.head["life"])
-        this = (run, life, [(o.client, o.key) for o in orders])
+        run, start = frame.head["run"], int(frame.head["start"])
+        this = (run, start, [(o.client, o.key) for o in orders])
         if self._last is not None and self._last[0] == this:
             return self._last[1]  # the same frame again: its answer got lost on the way
         worker = self._worker(frame.head)
-        results = [self._order(worker, run, life, order) for order in orders]
+        results = [self._order(worker, run, start, order) for order in orders]
         worker.store.sync()
         worker.door.ledger.sync()
         reply = pack_results(results, site=self.site)
         self._last = None if any(isinstance(r, Failure) for r in results) else (this, reply)
         return reply
 
-    def _order(self, worker: Worker, run: str, life: int, order: Order) -> Result:
-        def work(order: Order) -> Update:
-            self._pass_fence(run, life, order)
+    def _order(self, worker: Worker, run: str, start: int, order: Order) -> Result:
+        def work(order: Order) -> Reply:
+            self._pass_fence(run, start, order)
             return worker.execute(order)
 
         return attempt(order, work, self.explain)
 
-    def _pass_fence(self, run: str, life: int, order: Order) -> None:
+    def _pass_fence(self, run: str, start: int, order: Order) -> None:
         if self.fences is None:
             return
         path = self.fences / file_name(run) / f"{file_name(order.client)}.fence"
-        mine = [life, *order.key]
+        mine = [start, *order.key]
         try:
             reached = json.loads(path.read_text())
         except (OSError, ValueError):
             reached = [0, 0, 0]
         if mine < reached:
             raise FedreelError(
-                f"order {order.key} of the server's life {life} comes too late: this client is at {tuple(reached)}"
+                f"order {order.key} of the server's start {start} comes too late: this client is at {tuple(reached)}"
             )
         if mine > reached:
             path.parent.mkdir(parents=True, exist_ok=True)

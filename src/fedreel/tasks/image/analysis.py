@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedreel.config import TrainConfig, load_recipe
-from fedreel.core.task import EVERYONE, Studied, studied
+from fedreel.core.abilities import Contrastable, able
+from fedreel.core.task import EVERYONE
 from fedreel.errors import RunError
 from fedreel.machine.device import pick_device
 from fedreel.runs.run import Loaded, load
@@ -68,7 +69,7 @@ def probes(run: Path) -> Metrics:
 def _probe(loaded: Loaded, population: PicturePopulation, seed: int, device: torch.device) -> float:
     shown = population.labelled(), population.data(EVERYONE).test
     parts = [next(iter(examples.batches(len(examples)))) for examples in shown]
-    task = studied(loaded.task)
+    task = able(loaded.task, Contrastable)
     train, test = (_vectors(loaded, task, part[0], device) for part in parts)
     mean, spread = train.mean(dim=0), train.std(dim=0) + 1e-6
     classes = len(population.classes)
@@ -78,6 +79,6 @@ def _probe(loaded: Loaded, population: PicturePopulation, seed: int, device: tor
     return float((said == parts[1][1].to(device)).float().mean())
 
 
-def _vectors(loaded: Loaded, task: Studied, images: Tensor, device: torch.device) -> Tensor:
+def _vectors(loaded: Loaded, task: Contrastable, images: Tensor, device: torch.device) -> Tensor:
     with torch.no_grad():
         return torch.cat([task.vectors(loaded.model, some.to(device)).float() for some in images.split(AT_ONCE)])

@@ -101,6 +101,8 @@ class Backbone(nn.Module):
         self.fuse = nn.Linear(4 * width, width)
         self.fused = _over_video(encoder, width, dropout)
         self.dropout = nn.Dropout(dropout)
+        encoders = ("project", "positions", "video", "sentence")
+        self.model_parts = {name: "encoder" for name in encoders if any(n.startswith(name) for n in self.state_dict())}
 
     def forward(self, video: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
         if video.shape[1:] != self.shape:

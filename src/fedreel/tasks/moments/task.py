@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.config import DataConfig, check_ranges
-from fedreel.core.task import Examples, Outputs, Task, Temporal
+from fedreel.core.abilities import Temporal
+from fedreel.core.task import Examples, Outputs, Task
 from fedreel.data.features import known_card
 from fedreel.errors import DataError
 from fedreel.tasks.moments.examples import Batch, Moments, temporal_classes

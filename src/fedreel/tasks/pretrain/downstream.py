@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreel.config import TrainConfig
+from fedreel.core.abilities import Embeds
 from fedreel.core.capture import Recorder
 from fedreel.core.optim import make_optimizer
-from fedreel.core.task import Embeds, Examples, Lesson, Outputs, Tensors
+from fedreel.core.task import Examples, Objective, Outputs, Tensors
 from fedreel.core.training import check_finite, fit, learning_rate
 from fedreel.data.shards import Shards
 from fedreel.machine.device import seeded
@@ -116,7 +117,7 @@ def top1(classifier: Classifier, task: Embeds, labelled: LabelledSet, stride: in
     return _share_right(torch.cat(found), torch.from_numpy(labelled.labels[labelled.test]).to(device))
 
 
-def _train(model: nn.Module, task: Lesson, examples: Examples, config: TrainConfig, seed: int) -> None:
+def _train(model: nn.Module, task: Objective, examples: Examples, config: TrainConfig, seed: int) -> None:
     """All epochs, those with the same rate in one go; the optimizer's state goes on from one rate to the next."""
     optimizer = make_optimizer(model.parameters(), config)
     generator = torch.Generator().manual_seed(seed)
@@ -126,8 +127,8 @@ def _train(model: nn.Module, task: Lesson, examples: Examples, config: TrainConf
         optimizer.reset(rate)
         optimizer.restore(kept)
         epochs = len([*some])
-        loss, _ = fit(model, task, examples, optimizer, config, epochs=epochs, generator=generator, recorder=recorder)
-        check_finite(loss, "downstream")
+        fitted = fit(model, task, examples, optimizer, config, epochs=epochs, generator=generator, recorder=recorder)
+        check_finite(fitted.loss, "downstream")
 
 
 class _Labelled:

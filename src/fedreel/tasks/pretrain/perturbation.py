@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from fedreel.core.task import Embeds
+from fedreel.core.abilities import Embeds
 from fedreel.metrics.landscape import mean_perturbed_loss
 from fedreel.metrics.neighbours import recall_at
 from fedreel.tasks.pretrain.retrieval import LabelledSet, Pooling, video_features

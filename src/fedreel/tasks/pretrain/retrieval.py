@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedreel.core.task import Embeds
+from fedreel.core.abilities import Embeds
 from fedreel.data.shards import Shards
 from fedreel.errors import DataError
 from fedreel.media.excerpt_frames import excerpt_frames

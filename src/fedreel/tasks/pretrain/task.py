@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from fedreel.config import DataConfig, check_ranges
-from fedreel.core.task import Embeds, Examples, Outputs, Population, Task
+from fedreel.core.abilities import Embeds
+from fedreel.core.task import Examples, Outputs, Population, Task
 from fedreel.errors import RecipeError
 from fedreel.machine.device import seeded
 from fedreel.models.r3d import R3D

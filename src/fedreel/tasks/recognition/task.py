@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.config import DataConfig, check_ranges
-from fedreel.core.task import Embeds, Population, Tensors
+from fedreel.core.abilities import Embeds
+from fedreel.core.task import Population, Tensors
 from fedreel.models.classifier import Classifier
 from fedreel.models.r3d import R3D
 from fedreel.tasks.vision.clip_input import MEAN, STD, network_input, pooled

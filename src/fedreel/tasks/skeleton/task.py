@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.config import DataConfig, check_ranges
+from fedreel.core.abilities import Blocks
+from fedreel.core.batchnorm import statistics_kept
 from fedreel.core.task import Outputs
-from fedreel.core.training import statistics_kept
 from fedreel.core.weights import TensorInfo
 from fedreel.errors import DataError
 from fedreel.models.classifier import Classifier
@@ -30,7 +31,7 @@ NOT_LISTED = -1e4  # logit of a class beyond the client's list: probability 0 in
 
 
 @dataclass(frozen=True)
-class SkeletonRecognition(Classification):
+class SkeletonRecognition(Classification, Blocks):
     """A graph network on `length` frames of `bodies` bodies. Clients have class lists of their own, so classifiers stay
     home, and so do batch-norm statistics. `joints` is kinect-v1, kinect-v2 or a TOML file of names and bones: every
     set's joints are brought to it. The paper's profile is width 16 and 128 features, the authors' code's 256 features

@@ -29,6 +29,8 @@ class Topology(nn.Module):
             self.unique = spared(torch.full_like(graph, START))
         if kind == "learnable":
             self.coefficients = spared(torch.ones(3))
+        parts = {"unique": "unique topology", "coefficients": "coefficients"}
+        self.model_parts = {name: part for name, part in parts.items() if hasattr(self, name)}
 
     def forward(self) -> Tensor:
         if self.kind == "learnable":

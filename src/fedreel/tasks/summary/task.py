@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedreel.config import DataConfig, check_ranges
+from fedreel.core.abilities import Sequences
 from fedreel.core.task import Examples, Outputs, Population, Task
 from fedreel.data.features import known_card, make_features
 from fedreel.errors import DataError, RecipeError
@@ -22,7 +23,7 @@ _WIDTHS = {"plain": 64, "efficientnet-lite0": 1280}
 
 
 @dataclass(frozen=True)
-class Summary(Task):
+class Summary(Task, Sequences):
     """A summarizer on steps of `width_in` features. `width`, `blocks`, `heads`, `attention` and `positions` are the
     Mixture Transformer's; vsLSTM takes `hidden` and `dropout`, the attention model `dropout`. The paper's features are
     GoogLeNet's (width_in 1024) at 2 steps a second."""
@@ -75,6 +76,10 @@ class Summary(Task):
         of_a_run = self.features.startswith("run:")
         card = known_card(self.features, self.width_in) if of_a_run else {"name": self.features, "width": self.width_in}
         return SummaryPopulation(videos, data, seed, features=card, fragments=self.fragments, ratio=self.ratio)
+
+    def sequences(self, examples: Examples) -> list[Tensor]:
+        assert isinstance(examples, Videos)
+        return examples.sequences
 
     def public(self, data: DataConfig, seed: int) -> Videos:
         """One of the server's own videos, drawn among those for testing: what clients measure their distance to."""

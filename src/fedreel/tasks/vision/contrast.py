@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.config import check_ranges
+from fedreel.core.abilities import Contrastable, ServerObjective, Supervision
 from fedreel.core.server_training import FullBatches
-from fedreel.core.task import Examples, Outputs, Studied, Subject, Tensors, What
+from fedreel.core.task import Examples, Outputs, Tensors
 from fedreel.errors import DataError, RecipeError
 from fedreel.machine.device import seeded
 from fedreel.models.classifier import Backbone, Classifier
@@ -25,7 +26,7 @@ from fedreel.tasks.vision.nt_xent import nt_xent
 
 
 @dataclass(frozen=True)
-class Contrasting(Classification, Studied):
+class Contrasting(Classification, Contrastable):
     """SimCLR's game: two views of each sample find each other among all views of a batch (NT-Xent)."""
 
     classes: int = 8
@@ -109,14 +110,14 @@ class Contrasting(Classification, Studied):
     def vectors(self, model: nn.Module, samples: Tensor) -> Tensor:
         return model.backbone(self.network_input(samples))  # type: ignore[operator]
 
-    def subject(self, what: What, examples: Examples, share: float) -> Subject:
+    def server_objective(self, what: Supervision, examples: Examples, share: float) -> ServerObjective:
         if what == "views":
-            return Subject(self._projected, self._contrast, FullBatches(examples))
+            return ServerObjective(self._projected, self._contrast, FullBatches(examples))
         samples, labels = labelled(examples)
         rows = torch.from_numpy(nested_share(labels.numpy(), share, seed=0))
         classes = int(labels.max()) + 1
         learned = Tensors((samples[rows], labels[rows]))
-        return Subject(lambda: Classifier(self.backbone(), classes), _Labels(self), learned)
+        return ServerObjective(lambda: Classifier(self.backbone(), classes), _Labels(self), learned)
 
     def _projected(self) -> Projected:
         return Projected(self.backbone(), self.embedding, self.projector)
@@ -173,6 +174,6 @@ def labelled(examples: Examples) -> tuple[Tensor, Tensor]:
             "the server's own samples have no labels to learn",
             where="data.public",
             expected="CLASS/*.png, or another source with labels",
-            hint="set method.study=views, which looks at no label",
+            hint="set method.server=views, which looks at no label",
         )
     return tensors[0], tensors[1]

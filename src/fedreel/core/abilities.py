@@ -1,0 +1,126 @@
+"""What a task may be able to do for methods and verbs that ask for it: each ability is a class to inherit."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeVar
+
+from torch import Tensor, nn
+
+from fedreel.core.task import Batch, Examples, Objective, Outputs, Task
+from fedreel.errors import RecipeError
+
+Supervision = Literal["views", "labels"]
+
+
+class Ability(ABC):
+    """`says` completes the sentence "this method needs a task that ..."."""
+
+    says: ClassVar[str]
+
+
+class Embeds(Ability):
+    """For search and retrieval: a clip as a vector."""
+
+    says = "turns clips into vectors"
+    frames: int  # of a clip
+
+    @property
+    @abstractmethod
+    def side(self) -> int:
+        """Of the square that every frame is scaled to, whatever its shape, as in training."""
+
+    @abstractmethod
+    def embed(self, model: nn.Module, clips: Tensor, pooling: Literal["mean", "grid"] = "mean") -> Tensor:
+        """Vectors (N, D) of clips (N, frames, side, side, 3), uint8. `mean` pools the backbone's last map over time and
+        space; `grid` keeps both, at half the resolution in space (maxima of 2 x 2)."""
+
+
+class Temporal(Ability):
+    """For methods that look at where moments lie in time (FedVMR, FedCMR)."""
+
+    says = "finds moments in time"
+
+    @abstractmethod
+    def temporal_distribution(self, outputs: Outputs, bins: int) -> Tensor:
+        """Probabilities (N, bins * bins) that an example's predicted moment is of each class, a bin of its start and a
+        bin of its end."""
+
+    @abstractmethod
+    def temporal_counts(self, examples: Examples, bins: int) -> Tensor:
+        """How many examples are truly of each of these classes."""
+
+    @abstractmethod
+    def sample(self, examples: Examples, share: float) -> dict[str, Tensor]:
+        """All examples of a share of the videos, at least one of them, column by column."""
+
+    @abstractmethod
+    def categories(self, examples: Examples) -> int:
+        """How many categories of video there are among the examples."""
+
+
+class Sequences(Ability):
+    """For methods that compare whole videos (CFed-VS)."""
+
+    says = "has videos as sequences of features"
+
+    @abstractmethod
+    def sequences(self, examples: Examples) -> list[Tensor]:
+        """The features of each video, (steps, width)."""
+
+
+class Blocks(Ability):
+    """For distillation by grains (FSAR)."""
+
+    says = "has a model made of blocks that run one after the other"
+
+    @abstractmethod
+    def streams(self, lower: nn.Module, upper: nn.Module, batch: Batch, blocks: int) -> list[Outputs]:
+        """Forward passes through the first 1, 2, ... `blocks` blocks of one model and the rest of another. The running
+        statistics of neither change."""
+
+
+@dataclass(frozen=True)
+class ServerObjective:
+    """What a server can learn from data of its own: a fresh model whose child `backbone` is that of the task's model,
+    how it is trained, and on what."""
+
+    model: Callable[[], nn.Module]
+    objective: Objective
+    examples: Examples
+
+
+class Contrastable(Ability):
+    """For methods that train at the server, or contrast views of unlabelled samples (FedLID, FedSimCLR, FedCA)."""
+
+    says = "can tell views of its samples apart"
+    temperature: float  # of contrasts
+
+    @abstractmethod
+    def server_objective(self, what: Supervision, examples: Examples, share: float) -> ServerObjective:
+        """To tell views of the server's own samples apart, or to learn their labels, of a share of them (a smaller
+        share lies within a larger one)."""
+
+    @abstractmethod
+    def vectors(self, model: nn.Module, samples: Tensor) -> Tensor:
+        """What the backbone makes of samples as they are: (N, D)."""
+
+    @abstractmethod
+    def check_views(self) -> None:
+        """Raise unless clients learn from views, so that outputs are projections of them."""
+
+
+A = TypeVar("A", bound=Ability)
+
+
+def able(task: Task, ability: type[A]) -> A:
+    """The task, if it has this ability."""
+    if not isinstance(task, ability):
+        raise RecipeError(
+            f"what is asked for needs a task that {ability.says}",
+            where="[task] name",
+            found=f"{type(task).__name__}, which does not",
+        )
+    return task

@@ -1,0 +1,34 @@
+"""Batch norm in models that are not simply trained or tested: teachers, and passes that must leave no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+
+@contextmanager
+def statistics_kept(model: nn.Module) -> Iterator[None]:
+    """Within this, a model in training mode normalises by its batches but leaves its running statistics alone."""
+    norms = [norm for norm in _norms(model) if norm.track_running_stats]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True
+
+
+def by_batch(model: nn.Module) -> nn.Module:
+    """The model in eval mode but for batch norm, which goes by the batch it sees: for weights to which no running
+    statistics belong."""
+    model.eval()
+    for norm in _norms(model):
+        norm.train()
+    return model
+
+
+def _norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
