@@ -94,7 +94,7 @@ def test_given_certificates_are_taken_with_their_hosts(tmp_path: Path) -> None:
     said = cli("server", "init", tmp_path / "server", *words)
     assert said.code == 0
     assert "fl.hospital.org" in said.out
-    assert ServerFolder.open(tmp_path / "server").config.hosts == ("fl.hospital.org",)
+    assert ServerFolder(tmp_path / "server").config.hosts == ("fl.hospital.org",)
     assert check(tmp_path / "server") == ["fl.hospital.org"]
     assert mode(tmp_path / "server" / "server.key") == 0o600
     assert not (tmp_path / "server" / "ca.key").exists()
@@ -164,7 +164,7 @@ def test_a_site_is_enrolled_and_expelled(made: ServerFolder, tmp_path: Path) -> 
     assert cli("server", "enroll", key, "--server", made.path).code == 0
     assert list(made.sites()) == ["north"]
     (made.path / "sites" / "north.json").write_text(json.dumps({"node": "123"}))
-    assert made.wanted([]) == {"north": "123"}
+    assert made.nodes_of([]) == {"north": "123"}
     assert "did you mean 'north'" in refused("server", "expel", "nort", "--server", made.path)
     assert cli("server", "expel", "north", "--server", made.path).code == 0
     assert made.sites() == {}
@@ -195,15 +195,15 @@ def test_no_name_leads_a_key_out_of_its_folder(made: ServerFolder, tmp_path: Pat
 
 def test_a_job_needs_sites_that_are_enrolled_and_known(made: ServerFolder, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no site is enrolled"):
-        made.wanted([])
+        made.nodes_of([])
     for name in ("north", "south"):
         server.enroll(made, public(tmp_path / name, name))
     (made.path / "sites" / "north.json").write_text(json.dumps({"node": "1"}))
-    assert made.wanted(["north"]) == {"north": "1"}
+    assert made.nodes_of(["north"]) == {"north": "1"}
     with pytest.raises(RunError, match="'south' is not known to the running server"):
-        made.wanted([])
+        made.nodes_of([])
     with pytest.raises(RunError, match="no site 'sout' is enrolled") as caught:
-        made.wanted(["sout"])
+        made.nodes_of(["sout"])
     assert "south" in caught.value.hint
 
 

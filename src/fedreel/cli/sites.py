@@ -66,7 +66,7 @@ def server_start(folder: Annotated[Path, typer.Argument(help="The server's folde
     from fedreel.sites import server
 
     try:
-        server.start(server.ServerFolder.open(folder), _say)
+        server.start(server.ServerFolder(folder), _say)
     except KeyboardInterrupt:
         typer.echo("\nThe server has ended. Runs go on when it is started again.")
 
@@ -80,7 +80,7 @@ def server_enroll(
     """Let a site in."""
     from fedreel.sites import server
 
-    opened = server.ServerFolder.open(folder)
+    opened = server.ServerFolder(folder)
     enrolled = server.enroll(opened, public_key, name)
     typer.echo(f"The site '{enrolled}' is enrolled ({len(opened.sites())} in all).")
     typer.echo("Next, at the site: fedreel site start --data DIR --server HOST:PORT --ca ca.crt")
@@ -93,7 +93,7 @@ def server_expel(
     """Take a site's key back: it cannot connect any more."""
     from fedreel.sites import server
 
-    server.expel(server.ServerFolder.open(folder), name)
+    server.expel(server.ServerFolder(folder), name)
     typer.echo(f"The site '{name}' is not enrolled any more.")
 
 

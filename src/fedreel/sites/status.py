@@ -12,7 +12,7 @@ from fedreel.sites.server import ServerFolder
 
 def show(folder: Path, say: Callable[[str], None]) -> None:
     """The server, each site, each job; and what to do next."""
-    server = ServerFolder.open(folder)
+    server = ServerFolder(folder)
     sites, running = server.sites(), server.running
     say(f"server   {server.path}: {'running' if running else 'not running'}, port {server.config.port}")
     nodes = server.nodes() if running else {}

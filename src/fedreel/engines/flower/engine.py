@@ -23,6 +23,7 @@ from fedreel.engines.flower.link import Link, Lost
 from fedreel.engines.flower.pipe import Frame
 from fedreel.engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
 from fedreel.engines.flower.roster import Roster, call_roster
+from fedreel.engines.flower.server import Server
 from fedreel.engines.flower.wire import Result, pack_orders, unpack_results
 from fedreel.errors import RunError
 
@@ -209,13 +210,11 @@ class FlowerEngine:
         """`server` is the server's folder on this machine. `sites` names those that take part, all enrolled ones if
         empty; the run waits `wait` seconds for them to be there. An order waits `patience` seconds for a site that is
         away."""
-        from fedreel.sites.server import ServerFolder
-
-        folder = ServerFolder.open(Path(server))
+        folder = Server(Path(server))
         made = Blueprint(job.task, job.method, job.recipe.seed, job.device)
         link = Link(folder.flower_home, wait=30, log=folder.log)
         try:
-            roster = call_roster(job, link, made.travelling.id, folder.wanted(sites), wait)
+            roster = call_roster(job, link, made.travelling.id, folder.nodes_of(sites), wait)
             folder.note_job(job.run, job.out)
             return cls(job, made, link, roster, patience)
         except Lost as lost:
