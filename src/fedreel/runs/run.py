@@ -30,7 +30,6 @@ from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.device import pick_device
 from fedreel.machine.files import new_folder
 from fedreel.registry import ENGINES, lookup
-from fedreel.report import write as write_report
 from fedreel.runs.progress import ProgressLine
 from fedreel.runs.rundir import RunDir, read_summary, room_to_write
 from fedreel.runs.track import find_trackers
@@ -57,7 +56,8 @@ def run(
     task: Task | None = None,
     method: Method | None = None,
 ) -> Result:
-    """Run a recipe into the folder `out`. `task` and `method` may be given as objects, registered or not."""
+    """Run a recipe into the folder `out`, all but its report, which `fedreel.api.run` adds. `task` and `method` may be
+    given as objects, registered or not."""
     out = Path(out)
     device = pick_device(recipe.device)
     task = task or make_task(recipe)
@@ -66,8 +66,6 @@ def run(
     start_engine = _engine_starter(recipe)
     with room_to_write(out), closing(RunDir(out, recipe, resume=resume)) as folder:
         if folder.complete:
-            if not (out / "report.html").exists():
-                write_report(out)
             return Result(out, read_summary(out))
         job = Job(recipe, task, method, device, out, folder.id, folder.life)
         trackers = find_trackers(recipe.track)
@@ -93,7 +91,6 @@ def run(
             _save_model(job, engine.blueprint, fed)
             summary = _summary(job, engine, fed.progress)
             folder.write_json("summary.json", summary)
-        write_report(out)
         return Result(out, summary)
 
 
