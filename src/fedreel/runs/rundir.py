@@ -22,6 +22,7 @@ from fedreel.config import Recipe, as_table, build, read_toml
 from fedreel.core.server import Progress, Watcher
 from fedreel.errors import RunError
 from fedreel.machine.files import write_atomic
+from fedreel.machine.records import Records
 from fedreel.runs.checkpoint import Checkpoints, Snapshot
 
 
@@ -199,14 +200,7 @@ def read_summary(run: Path) -> dict[str, Any]:
 
 def read_metrics(run: Path, phase: str | None = None) -> Iterator[dict[str, Any]]:
     """The run's records, or those of one phase."""
-    with open(run / "metrics.jsonl", encoding="utf-8") as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue  # the last line of a run that is still being written
-            if phase is None or row.get("phase") == phase:
-                yield row
+    yield from (row for row in Records(run / "metrics.jsonl") if phase is None or row.get("phase") == phase)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
