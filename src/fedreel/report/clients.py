@@ -6,8 +6,9 @@ from collections import Counter
 
 import numpy as np
 
+from fedreel.machine.words import size
 from fedreel.report.grid import heat_map, states
-from fedreel.report.markup import Html, count, el, finite, number, quantity, score, short, size, table
+from fedreel.report.markup import Html, count, el, finite, number, quantity, score, short, table
 from fedreel.report.read import Record, Run
 
 MOST_ROWS = 1000

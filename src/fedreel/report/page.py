@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedreel.report.clients import client_table, participation, partition
 from fedreel.report.curves import costs, curves
-from fedreel.report.departures import departures, refusals
+from fedreel.report.exchange import departures, refusals
 from fedreel.report.markup import Html, el, escape, join, short, system_title, table
 from fedreel.report.overview import header, problems, tiles
 from fedreel.report.phases import steps

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fedreel.report.markup import Html, count, el, finite, natural, number, quantity, short, size, table
+from fedreel.machine.words import size
+from fedreel.report.markup import Html, count, el, finite, natural, number, quantity, short, table
 from fedreel.report.read import Ledger, Run
 
 MOST_REFUSALS, MOST_LAYOUTS, MOST_TENSORS, MOST_CLIENTS = 300, 12, 200, 200
