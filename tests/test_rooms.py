@@ -149,6 +149,13 @@ def room_circles(arrows: Iterable[Arrow]) -> list[list[Arrow]]:
     return _tied({pair: arrow for pair, arrow in pairs.items() if pair[0] != pair[1]})
 
 
+def test_the_architecture_page_lists_the_rooms_from_the_ground_up() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "architecture.md").read_text()
+    section = page.partition("## The rooms")[2].partition("\n## ")[0]
+    rows = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert rows == [floor for floor in FLOORS if floor != "__main__"]
+
+
 @pytest.fixture(scope="module")
 def arrows() -> list[Arrow]:
     return read_package(ROOT)
