@@ -98,7 +98,7 @@ def test_given_certificates_are_taken_with_their_hosts(tmp_path: Path) -> None:
     assert check(tmp_path / "server") == ["fl.hospital.org"]
     assert mode(tmp_path / "server" / "server.key") == 0o600
     assert not (tmp_path / "server" / "ca.key").exists()
-    assert "was given, not made here" in refused("server", "init", tmp_path / "server", "--renew")
+    assert "was supplied, not made here" in refused("server", "init", tmp_path / "server", "--renew")
     assert "needs all three" in refused("server", "init", tmp_path / "other", *words[:4])
 
 
@@ -215,7 +215,7 @@ def test_status_tells_of_server_sites_and_jobs(made: ServerFolder, tmp_path: Pat
     lines = said.out.splitlines()
     assert "not running, port 8123" in lines[0]
     assert lines[1] == "site     north: enrolled"
-    assert "moved-away: not begun, or moved away" in lines[2]
+    assert "moved-away: not started, or moved elsewhere" in lines[2]
     assert lines[3] == f"Next: fedreel server start {made.path}"
 
 
@@ -266,7 +266,7 @@ def test_a_recipes_data_are_those_of_the_site(north: SiteFolder, data: Path) -> 
     there = DataConfig(source="/etc", owner="someone", labels=("a", "b"))
     here = north.local(there)
     assert (here.source, here.owner, here.labels) == (str(data.resolve()), "north", ("a", "b"))
-    with pytest.raises(RecipeError, match="lie as they lie"):
+    with pytest.raises(RecipeError, match="stay divided as they are"):
         north.local(DataConfig(partition={"name": "dirichlet", "alpha": 1.0}))
 
 
@@ -314,7 +314,7 @@ def test_check_names_what_the_policy_refuses(north: SiteFolder) -> None:
     said = look(north)
     assert said.code == 1
     assert [item for item, text in leaving(said).items() if "THE POLICY REFUSES IT" in text] == ["loss"]
-    assert "lets out no loss, raw-samples" in said.out
+    assert "never lets out loss, raw-samples" in said.out
     assert "Not ready" in said.out
     (north.path / "policy.toml").write_text('refuse = ["los"]\n')
     assert "did you mean 'loss'" in refused("site", "check", "--site", north.path)

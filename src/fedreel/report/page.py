@@ -31,7 +31,7 @@ def write(run: Path) -> Path:
             [client_table(found), participation(found)],
             "Click a heading to sort." if found.clients else None,
         ),
-        ("partition", "How the data lies", partition(found), None),
+        ("partition", "How the data are divided", partition(found), None),
         ("costs", "What each round cost", costs(found), None),
         ("refused", "What was refused", refusals(found), None),
         ("departures", "What left the clients", departures(found), None),
@@ -86,7 +86,7 @@ def _recipe(run: Run) -> Html:
     if not run.recipe_text:
         return el("p", "recipe.toml is missing.", class_="empty")
     lines = run.recipe_text[:MOST_RECIPE].splitlines()
-    cut = el("p", "The recipe is cut here; recipe.toml has all of it.", class_="hint")
+    cut = el("p", "The recipe is cut off here; recipe.toml has all of it.", class_="hint")
     shown = el("pre", el("code", Html("\n".join(map(_coloured, lines)))), tabindex=0)
     return el("div", shown, cut if len(run.recipe_text) > MOST_RECIPE else None)
 

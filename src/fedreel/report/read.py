@@ -22,8 +22,8 @@ else:
 
 Record = dict[str, Any]
 MISSING = {
-    "metrics.jsonl": "no round, test or refusal is known.",
-    "ledger.jsonl": "what left the clients is not known.",
+    "metrics.jsonl": "rounds, tests and refusals are unknown.",
+    "ledger.jsonl": "what left the clients is unknown.",
 }
 
 
@@ -160,7 +160,7 @@ def read_settings(path: Path) -> Run:
     if not path.is_dir():
         raise RunError(
             "this is not a run directory",
-            expected="a directory as `fedreel run` writes it",
+            expected="a directory that `fedreel run` wrote",
             found="a file" if path.exists() else "nothing",
             where=str(path),
         )
@@ -175,7 +175,7 @@ def _read_recipe(run: Run) -> None:
         run.recipe_text = (run.path / "recipe.toml").read_text("utf-8", errors="replace")
         run.recipe = tomllib.loads(run.recipe_text)
     except OSError:
-        run.problems.append("recipe.toml is missing: what was asked for is not known.")
+        run.problems.append("recipe.toml is missing: what was asked for is unknown.")
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         run.problems.append(f"recipe.toml is not valid TOML ({error}); it is shown as it is.")
 

@@ -133,7 +133,7 @@ def load(path: Path | str, *, model: str = GLOBAL, client: str = "", device: str
         raise RunError(
             "the model file does not hold the tensors that its card promises",
             where=str(folder / f"{model}.safetensors"),
-            found=", ".join([f"{n} too much" for n in extra[:3]] + [f"{n} missing" for n in lost[:3]]),
+            found=", ".join([f"{n} unexpected" for n in extra[:3]] + [f"{n} missing" for n in lost[:3]]),
         )
     return Loaded(net.eval(), task, {**card, "not_trained": sorted(own - {*tensors} - {*private})})
 

@@ -37,7 +37,10 @@ def call_server(server: str, ca: Path, public_key: str, timeout: float = 10) -> 
         context = ssl.create_default_context(cafile=str(ca))
     except (OSError, ssl.SSLError) as error:
         raise FedreelError(
-            "the CA certificate cannot be read", where=str(ca), found=str(error), hint="give the server's ca.crt: --ca"
+            "the CA certificate cannot be read",
+            where=str(ca),
+            found=str(error),
+            hint="name the server's ca.crt with --ca",
         ) from error
     connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
     try:
@@ -67,7 +70,9 @@ def call_server(server: str, ca: Path, public_key: str, timeout: float = 10) -> 
     finally:
         connection.close()
     if not isinstance(found, dict) or "enrolled" not in found:
-        raise FedreelError("what answers there is not a fedreel server", where=server, hint="check address and port")
+        raise FedreelError(
+            "whatever answers there is not a fedreel server", where=server, hint="check address and port"
+        )
     return found
 
 
@@ -91,7 +96,7 @@ def _distrust(error: ssl.SSLCertVerificationError, server: str, ca: Path) -> Fed
     code = error.verify_code
     if code in _EXPIRED or code in _NOT_YET:
         return FedreelError(
-            "the server's certificate has expired" if code in _EXPIRED else "the server's certificate holds later only",
+            "the server's certificate has expired" if code in _EXPIRED else "the server's certificate is not valid yet",
             where=server,
             found=error.verify_message,
             hint="the server's owner makes a new one: fedreel server init --renew (and check this machine's clock)",
@@ -108,5 +113,5 @@ def _distrust(error: ssl.SSLCertVerificationError, server: str, ca: Path) -> Fed
         where=server,
         expected=f"a certificate under {ca}",
         found=error.verify_message,
-        hint="get ca.crt from the server's owner by a way you trust; if you did, someone else answers there",
+        hint="get ca.crt from the server's owner over a channel you trust; if you did, somebody else is answering",
     )

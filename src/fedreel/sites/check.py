@@ -18,7 +18,7 @@ def check(site: SiteFolder, recipe: str | None, say: Say) -> bool:
 
     policy = Policy.read(site.path / "policy.toml")
     say(f"site     {site.config.name} in {site.path}")
-    say(f"policy   lets out no {', '.join(policy.refuse) or 'thing less than what a job asks for'}")
+    say(f"policy   {f'never lets out {kinds}' if (kinds := ', '.join(policy.refuse)) else 'refuses nothing'}")
     good = all([_server(site, say), *(_data(site, role, say) for role in site.config.data)])
     if not site.config.data:
         say('data     none yet: add [data] videos = "FOLDER" to site.toml, or give --data')

@@ -107,7 +107,7 @@ def init(
 ) -> ServerFolder:
     """Make a server's folder: a CA with a server certificate, or given (certificate, key, CA)."""
     if (path / "server.toml").exists():
-        raise FedreelError("there is a server here already", where=str(path), hint="--renew makes a new certificate")
+        raise FedreelError("there is already a server here", where=str(path), hint="--renew makes a new certificate")
     hosts = keys.check_server_certificate(*given) if given else keys.check_hosts(hosts)
     config = ServerConfig(tuple(hosts), port, listen, free_port())
     path.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ def renew(path: Path) -> ServerFolder:
     folder = ServerFolder(path)
     if not (path / "ca.key").exists():
         raise FedreelError(
-            "this server's certificate was given, not made here",
+            "this server's certificate was supplied, not made here",
             where=str(path),
             hint="copy the new certificate and key over server.crt and server.key, then start the server again",
         )
@@ -163,10 +163,10 @@ def enroll(folder: ServerFolder, public_key: Path, name: str | None = None) -> s
         for suffix in (".pub", ".json"):
             (folder.path / "sites" / f"{name}{suffix}").unlink(missing_ok=True)
         raise RunError(
-            "the server does not take this key",
+            "the server rejects this key",
             where=str(public_key),
             found=problem,
-            hint="a key that was expelled stays out: the site makes a new one in a new folder, fedreel site init",
+            hint="an expelled key cannot come back: make a new one at the site, in a new folder: fedreel site init",
         )
     return name
 
@@ -190,13 +190,13 @@ def start(folder: ServerFolder, say: Callable[[str], None]) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise RunError("this server is running already", where=str(folder.path)) from error
+            raise RunError("this server is already running", where=str(folder.path)) from error
         signal.signal(signal.SIGTERM, _interrupt)
         processes = Processes()
         try:
             parts = _start_parts(folder, processes)
             _register_missing(folder)
-            say(f"The server listens on port {folder.config.port} for sites ({len(folder.sites())} enrolled).")
+            say(f"Listening for sites on port {folder.config.port} ({len(folder.sites())} enrolled).")
             say(f"Sites reach it as {' or '.join(f'{h}:{folder.config.port}' for h in hosts[:3])}")
             say(f"Give them {folder.path / 'ca.crt'}. Then: fedreel submit RECIPE --out DIR --server {folder.path}")
             while True:
@@ -205,7 +205,7 @@ def start(folder: ServerFolder, say: Callable[[str], None]) -> None:
                     _register_missing(folder)
                 for name, process in parts.items():
                     if process.poll() is not None:
-                        say(f"{name} ended ({process.returncode}) and is started again; see {folder.path / name}.log")
+                        say(f"{name} ended ({process.returncode}) and has been restarted; see {folder.path / name}.log")
                         parts[name] = _start_part(folder, processes, name)
         finally:
             processes.end()

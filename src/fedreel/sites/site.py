@@ -54,7 +54,7 @@ class SiteFolder:
                 "there is no site here",
                 where=str(path),
                 expected="a folder that `fedreel site init` made",
-                hint="give it with --site, or make one: fedreel site init",
+                hint="name it with --site, or make one: fedreel site init",
             )
         config = build(SiteConfig, read_toml(path / "site.toml"), str(path / "site.toml"))
         config = replace(config, data={**config.data, **(data or {})}, server=server or config.server)
@@ -79,7 +79,7 @@ class SiteFolder:
         """A recipe's data as they are here."""
         if data.partition.get("name") != "by-owner":
             raise RecipeError(
-                "at real sites the data lie as they lie",
+                "at real sites the data stay divided as they are",
                 where="[data.partition] name",
                 expected="by-owner",
                 found=str(data.partition.get("name")),
@@ -111,7 +111,7 @@ def init(path: Path, name: str, data: Mapping[str, str], server: str, ca: str) -
 
     keys.check_name(name, "--name")
     if (path / "site.toml").exists():
-        raise FedreelError("there is a site here already", where=str(path), hint="choose another folder")
+        raise FedreelError("there is already a site here", where=str(path), hint="choose another folder")
     path.mkdir(parents=True, exist_ok=True)
     os.chmod(path, 0o700)
     keys.make_site_keys(path, name)

@@ -36,6 +36,6 @@ def _job(out: Path) -> str:
     if summary.get("complete"):
         return f"{out}: finished, {summary['rounds']} rounds"
     if not (out / "metrics.jsonl").exists():
-        return f"{out}: not begun, or moved away"
+        return f"{out}: not started, or moved elsewhere"
     rounds = [row["round"] for row in read_metrics(out, "train")]
-    return f"{out}: not finished, {max(rounds, default=0)} rounds done; go on with: fedreel submit ... --resume"
+    return f"{out}: not finished, {max(rounds, default=0)} rounds done; continue with: fedreel submit ... --resume"

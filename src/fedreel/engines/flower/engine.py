@@ -219,7 +219,9 @@ class FlowerEngine:
             return cls(job, made, link, roster, patience)
         except Lost as lost:
             link.close()
-            raise RunError("the server went away while sites were asked", where=server, hint="start it again") from lost
+            raise RunError(
+                "the server went away while the sites were being asked", where=server, hint="start it again"
+            ) from lost
         except BaseException:
             link.close()
             raise
