@@ -102,10 +102,10 @@ class Run:
     @property
     def metrics(self) -> dict[str, float | None]:
         """The final metrics, or those of the last test; a value that is not finite is None."""
-        found = self.summary.get("metrics")
-        if not (isinstance(found, dict) and found):
-            found = self.test[max(self.test)]["metrics"] if self.test else {}
-        return {str(name): finite(value) for name, value in found.items()}
+        final = self.summary.get("metrics")
+        if not (isinstance(final, dict) and final):
+            final = self.test[max(self.test)]["metrics"] if self.test else {}
+        return {str(name): finite(value) for name, value in final.items()}
 
     @property
     def headline(self) -> str:

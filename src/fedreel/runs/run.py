@@ -147,14 +147,14 @@ def _private(run: Path, client: str, wanted: Sequence[str]) -> dict[str, Tensor]
     """A client's private part of the model, out of the run's folder."""
     store = PrivateStore(run / "clients")
     kept = store.newest(client).tensors
-    found = {name: kept[f"model/{name}"] for name in wanted if f"model/{name}" in kept}
-    if len(found) < len(wanted):
+    tensors = {name: kept[f"model/{name}"] for name in wanted if f"model/{name}" in kept}
+    if len(tensors) < len(wanted):
         raise RunError(
             f"the private part of client '{client}' is not here",
             where=str(store.folder),
             hint=nearest(client, store.clients()) + "; at real sites it stays at the site",
         )
-    return found
+    return tensors
 
 
 def _engine_starter(recipe: Recipe) -> Callable[[Job], Any]:

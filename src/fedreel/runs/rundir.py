@@ -60,8 +60,8 @@ class RunDir(Watcher):
         self.write_json("run.json", {"id": self.id, "life": self.life})
         self.checkpoints.folder.mkdir(exist_ok=True)
         self._metrics = open(self.path / "metrics.jsonl", "ab")
-        found = self.checkpoints.load(device)
-        progress, marks = found if found else (None, {"metrics": 0})
+        checkpoint = self.checkpoints.load(device)
+        progress, marks = checkpoint if checkpoint else (None, {"metrics": 0})
         self._metrics.truncate(marks["metrics"])
         self._metrics.seek(0, os.SEEK_END)
         return progress

@@ -46,11 +46,11 @@ def call_server(server: str, ca: Path, public_key: str, timeout: float = 10) -> 
     try:
         connection.request("GET", "/fedreel/hello?" + urlencode({"key": public_key}))
         answer = connection.getresponse()
-        found = json.loads(answer.read(1 << 16)) if answer.status == 200 else {}
+        reply = json.loads(answer.read(1 << 16)) if answer.status == 200 else {}
     except ssl.SSLCertVerificationError as error:
         raise _distrust(error, server, ca) from error
     except http.client.RemoteDisconnected:  # over TLS, and without a word
-        found = {}
+        reply = {}
     except (ssl.SSLError, ConnectionResetError) as error:
         raise FedreelError(
             "the server does not speak TLS",
@@ -66,19 +66,19 @@ def call_server(server: str, ca: Path, public_key: str, timeout: float = 10) -> 
             hint="check the address, that the server runs, and that its firewall lets this port in",
         ) from error
     except (ValueError, http.client.HTTPException):
-        found = {}
+        reply = {}
     finally:
         connection.close()
-    if not isinstance(found, dict) or "enrolled" not in found:
+    if not isinstance(reply, dict) or "enrolled" not in reply:
         raise FedreelError(
             "whatever answers there is not a fedreel server", where=server, hint="check address and port"
         )
-    return found
+    return reply
 
 
-def check_welcome(found: dict[str, Any], server: str, public_key: Path) -> None:
+def check_welcome(reply: dict[str, Any], server: str, public_key: Path) -> None:
     """Raise if the server does not know our key."""
-    if not found["enrolled"]:
+    if not reply["enrolled"]:
         raise FedreelError(
             "the server does not know this site's key",
             where=server,
@@ -86,9 +86,9 @@ def check_welcome(found: dict[str, Any], server: str, public_key: Path) -> None:
         )
 
 
-def version_note(found: dict[str, Any]) -> str:
+def version_note(reply: dict[str, Any]) -> str:
     """A remark if the two sides run different versions."""
-    theirs = str(found.get("fedreel"))
+    theirs = str(reply.get("fedreel"))
     return "" if theirs == __version__ else f"The server runs fedreel {theirs}, this site {__version__}."
 
 

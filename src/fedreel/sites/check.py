@@ -51,13 +51,13 @@ def _data(site: SiteFolder, role: str, say: Say) -> bool:
 
     try:
         folder = site.folder_of(role)
-        found = look(folder)
+        report = look(folder)
     except FedreelError as error:
         say(f"data     {role}: NO: {error}")
         return False
-    for line in found.lines():
+    for line in report.lines():
         say(f"data     {role}: {line}")
-    return found.ok
+    return report.ok
 
 
 def _job(site: SiteFolder, name: str, say: Say) -> bool:

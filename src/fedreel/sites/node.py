@@ -65,9 +65,9 @@ def greet(site: SiteFolder, say: Callable[[str], None]) -> None:
     for role in config.data:
         site.folder_of(role)
     key = site.path / "site.pub"
-    found = call_server(config.server, Path(config.ca), " ".join(key.read_text().split()[:2]))
-    check_welcome(found, config.server, key)
-    if note := version_note(found):
+    reply = call_server(config.server, Path(config.ca), " ".join(key.read_text().split()[:2]))
+    check_welcome(reply, config.server, key)
+    if note := version_note(reply):
         say(note)
 
 

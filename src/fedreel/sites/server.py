@@ -103,19 +103,19 @@ class ServerFolder(Server):
 
 
 def init(
-    path: Path, hosts: Sequence[str], port: int, listen: str, given: tuple[Path, Path, Path] | None = None
+    path: Path, hosts: Sequence[str], port: int, listen: str, supplied: tuple[Path, Path, Path] | None = None
 ) -> ServerFolder:
-    """Make a server's folder: a CA with a server certificate, or given (certificate, key, CA)."""
+    """Make a server's folder: a CA with a server certificate, or the supplied (certificate, key, CA)."""
     if (path / "server.toml").exists():
         raise FedreelError("there is already a server here", where=str(path), hint="--renew makes a new certificate")
-    hosts = keys.check_server_certificate(*given) if given else keys.check_hosts(hosts)
+    hosts = keys.check_server_certificate(*supplied) if supplied else keys.check_hosts(hosts)
     config = ServerConfig(tuple(hosts), port, listen, free_port())
     path.mkdir(parents=True, exist_ok=True)
     for folder in ("inner", "sites", "flower"):
         (path / folder).mkdir(exist_ok=True)
     os.chmod(path, 0o700)
-    if given:
-        for source, name in zip(given, ("server.crt", "server.key", "ca.crt")):
+    if supplied:
+        for source, name in zip(supplied, ("server.crt", "server.key", "ca.crt")):
             shutil.copyfile(source, path / name)
         os.chmod(path / "server.key", 0o600)
     else:

@@ -62,15 +62,15 @@ class SiteFolder:
 
     def folder_of(self, role: str) -> Path:
         """The folder that this site has for a role; `*` is for any."""
-        found = self.config.data.get(role, self.config.data.get("*"))
-        if not found:
+        place = self.config.data.get(role, self.config.data.get("*"))
+        if not place:
             raise DataError(
                 f"this site has no data for the role '{role}'",
                 where=str(self.path / "site.toml"),
                 expected=f'[data] {role} = "FOLDER"',
                 hint=f"add it there, or start with --data {role}=FOLDER",
             )
-        folder = Path(found).expanduser()
+        folder = Path(place).expanduser()
         if not folder.is_dir():
             raise DataError(f"the folder for the role '{role}' does not exist", where=str(folder))
         return folder

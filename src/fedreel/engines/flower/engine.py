@@ -197,11 +197,11 @@ class Transport:
 class FlowerEngine:
     """Real sites: SuperNodes that `fedreel site start` runs, reached over the SuperLink of `fedreel server start`."""
 
-    def __init__(self, job: Job, made: Blueprint, link: Link, roster: Roster, patience: float) -> None:
-        self.blueprint = made
+    def __init__(self, job: Job, blueprint: Blueprint, link: Link, roster: Roster, patience: float) -> None:
+        self.blueprint = blueprint
         self.roster, self.clients, self.slots = roster, roster.clients, max(1, len(roster.clients))
         self._link = link
-        self._transport = Transport(job, link, made.travelling.nbytes, patience, link.nodes())
+        self._transport = Transport(job, link, blueprint.travelling.nbytes, patience, link.nodes())
 
     @classmethod
     def begin(
@@ -211,12 +211,12 @@ class FlowerEngine:
         empty; the run waits `wait` seconds for them to be there. An order waits `patience` seconds for a site that is
         away."""
         folder = Server(Path(server))
-        made = Blueprint(job.task, job.method, job.recipe.seed, job.device)
+        blueprint = Blueprint(job.task, job.method, job.recipe.seed, job.device)
         link = Link(folder.flower_home, wait=30, log=folder.log)
         try:
-            roster = call_roster(job, link, made.travelling.id, folder.nodes_of(sites), wait)
+            roster = call_roster(job, link, blueprint.travelling.id, folder.nodes_of(sites), wait)
             folder.note_job(job.run, job.out)
-            return cls(job, made, link, roster, patience)
+            return cls(job, blueprint, link, roster, patience)
         except Lost as lost:
             link.close()
             raise RunError(
