@@ -174,11 +174,11 @@ class Sites:
             self._do("site", "init", self.root / site, "--data", data)
             self._do("server", "enroll", self.root / site / "site.pub", "--server", self.server)
         self.line = Line(port)
-        self._start("server", "listens on port", "server", "start", self.server)
+        self._start("server", "Listening for sites", "server", "start", self.server)
         ca = self.server / "ca.crt"
         for site in SITES:
             where = ("--site", self.root / site, "--server", f"127.0.0.1:{self.line.port}", "--ca", ca)
-            self._start(site, "waits for work", "site", "start", *where)
+            self._start(site, "waiting for work", "site", "start", *where)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,22 @@ def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "run"
     fedreel.run("recognition", out, set={**SETTINGS, "data.source": data})
     return out
+
+
+def test_the_report_is_written_when_a_run_ends_and_then_left_alone(finished: Path, data: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(finished, tmp_path / "run"))
+    page = out / "report.html"
+    assert "<html" in page.read_text()[:500]
+
+    def again() -> str:
+        fedreel.run("recognition", out, set={**SETTINGS, "data.source": data}, resume=True)
+        return page.read_text()
+
+    page.write_text("mine")
+    assert again() == "mine"
+    drawn_halfway = (out / "summary.json").stat().st_mtime - 10
+    os.utime(page, (drawn_halfway, drawn_halfway))
+    assert "<html" in again()[:500]
 
 
 def settings_with(source: Path, **more: Any) -> dict[str, Any]:

@@ -341,6 +341,7 @@ def test_the_demo_ends_with_one_page_and_goes_on_where_it_was(
     page = tmp_path / "demo" / "index.html"
     assert f"Open {page}" in first.out
     assert "recognition/report.html" in page.read_text()
+    assert (tmp_path / "demo" / "recognition" / "report.html").exists()
     model = tmp_path / "demo" / "recognition" / "model" / "global.safetensors"
     before = model.stat().st_mtime_ns
     assert cli("demo", "--out", tmp_path / "demo").code == 0

@@ -99,6 +99,7 @@ def test_the_spread_of_three_numbers_by_hand() -> None:
 
 def test_all_cells_share_settings_and_differ_in_their_row(finished: Path, data: Path) -> None:
     recipes = [load_recipe(p) for p in sorted((finished / "cells").glob("*/recipe.toml"))]
+    assert len(list((finished / "cells").glob("*/report.html"))) == len(recipes)
     assert {r.task["projection"] for r in recipes} == {4}
     assert {r.data.source for r in recipes} == {str(data)}
     assert sorted((r.method["name"], r.method.get("mu"), r.seed) for r in recipes) == [

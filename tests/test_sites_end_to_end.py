@@ -191,7 +191,7 @@ def test_everything_is_killed_once_and_the_run_ends_right(
     kill(processes("flower-superexec", at_ward))  # without it a SuperNode is deaf, and does not know
     kill(processes(str(federation.server_folder), without=("site start", "submit")))
     federation.server.start()
-    federation.server.wait_for("listens on port")
+    federation.server.wait_for("Listening for sites")
     working(federation, "ward", running, 3)
     kill([running.process.pid])
     resumed = fedreel(*submit, "--resume", timeout=400)

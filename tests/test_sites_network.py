@@ -90,13 +90,13 @@ def test_a_host_that_is_cut_off_and_healed_takes_part_again(hosts: Hosts, tmp_pa
     job_file(tmp_path / "job.toml", toy_recipe(rounds=3, seconds=4))
     running = [Running("server", "start", server, log=tmp_path / "server.out", prefix=hosts.inside("hub"))]
     try:
-        running[0].wait_for("listens on port")
+        running[0].wait_for("Listening for sites")
         for number, name in enumerate(CLIENTS, 1):
             where = ("--site", tmp_path / name, "--server", f"10.213.{number}.1:{port}", "--ca", server / "ca.crt")
             site = Running("site", "start", *where, log=tmp_path / f"{name}.out", prefix=hosts.inside(name))
             running.append(site)
         for site in running[1:]:
-            site.wait_for("waits for work")
+            site.wait_for("waiting for work")
         words = ("submit", tmp_path / "job.toml", "--out", tmp_path / "out", "--server", server)
         job = Running(*words, log=tmp_path / "job.out", prefix=hosts.inside("hub"))
         running.append(job)

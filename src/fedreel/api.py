@@ -1,4 +1,4 @@
-"""The Python API: run a recipe, load what came of it."""
+"""The Python API: run a recipe and report on it, load the model. Every way of running goes through here."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 from fedreel.config import Recipe, load_recipe
 from fedreel.core.method import Method
 from fedreel.core.task import Task
-from fedreel.runs import run as core
+from fedreel.report import write as write_report
+from fedreel.runs import run as runs
 from fedreel.runs.run import Loaded, Result, load
+from fedreel.runs.rundir import room_to_write
 
 __all__ = ["Loaded", "Result", "load", "load_recipe", "run"]
 
@@ -44,4 +46,14 @@ def run(
         recipe = replace(recipe, device=device)
     if engine is not None:
         recipe = replace(recipe, engine={**recipe.engine, "name": engine})
-    return core.run(recipe, out, resume=resume, quiet=quiet, task=task, method=method)
+    result = runs.run(recipe, out, resume=resume, quiet=quiet, task=task, method=method)
+    with room_to_write(result.path):
+        _report(result.path)
+    return result
+
+
+def _report(run: Path) -> None:
+    """Written when a run has finished; the page of one that was finished before is left alone."""
+    page, summary = run / "report.html", run / "summary.json"
+    if not page.exists() or page.stat().st_mtime < summary.stat().st_mtime:
+        write_report(run)

@@ -76,7 +76,7 @@ class DataConfig:
     source: str = "playground"  # or a folder
     public: str = ""  # data of the server's own, for methods that use some: a source; empty: another playground world
     role: str = "videos"  # at real sites: which of its folders a site uses (its site.toml maps roles to folders)
-    owner: str = ""  # whose the samples are that name no owner
+    owner: str = ""  # the owner of samples that name none
     labels: tuple[str, ...] = ()  # class names in order; empty: those found, sorted
     size: str = "small"  # of the playground
     seed: int = 0  # of the playground and the division; kept apart from the run's seed

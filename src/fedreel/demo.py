@@ -21,13 +21,13 @@ DEMOS = {
 
 def demo(out: Path) -> Path:
     """Runs (or, where one was interrupted or finished before, resumes) each job below `out`."""
-    from fedreel.runs.run import run
+    from fedreel.api import run
 
     entries = []
     for title, (name, rounds) in DEMOS.items():
         recipe = load_recipe(name, {"round.rounds": rounds})
         print(f"{title}: {recipe.description}", file=sys.stderr, flush=True)
-        result = run(recipe, out / name, resume=(out / name / "recipe.toml").exists())
+        result = run(recipe, out / name, resume=(out / name / "recipe.toml").exists(), quiet=False)
         print(f"{title}: report at {(result.path / 'report.html').resolve()}", flush=True)
         entries.append(Entry.of_run(title, recipe.description, result.path))
     return write_index(out / "index.html", "fedreel demo", entries)

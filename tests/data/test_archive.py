@@ -115,7 +115,7 @@ def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
     archive = make_zip(tmp_path / "x.zip", FILES)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("keep")
-    with pytest.raises(DataError, match="already there"):
+    with pytest.raises(DataError, match="already exists"):
         extract(archive, tmp_path / "out")
     assert tree(tmp_path / "out") == {"mine": b"keep"}
 

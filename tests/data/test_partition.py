@@ -329,7 +329,7 @@ def test_pairs_are_seeded_and_refuse_what_they_cannot_cut() -> None:
     assert len(split(labels)) == 4
     with pytest.raises(RecipeError, match="left without a client"):
         PairedClassesPartitioner(6).split(labels)
-    with pytest.raises(RecipeError, match="class 0 cannot be cut in halves"):
+    with pytest.raises(RecipeError, match="class 0 cannot be cut in half"):
         split(labels[1:])
 
 

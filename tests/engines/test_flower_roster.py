@@ -135,7 +135,7 @@ def test_errors_and_silence_are_reasons_too(link: FakeLink) -> None:
 def test_a_site_that_is_not_connected_is_waited_for_and_then_named(link: FakeLink) -> None:
     del link.here["n2"], link.here["n3"]
     start = link.now
-    with pytest.raises(RunError, match="not all sites are there") as caught:
+    with pytest.raises(RunError, match="not all sites are connected") as caught:
         call_roster(job(), cast(Link, link), "", WANTED, 10)
     assert 10 < link.now - start < 13
     assert "south, west" in caught.value.found

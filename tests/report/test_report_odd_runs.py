@@ -55,7 +55,7 @@ def test_refusals_known_only_from_the_summary_are_not_denied(tmp_path: Path) -> 
 def test_an_empty_directory_makes_a_page(tmp_path: Path) -> None:
     page = read_page(write(tmp_path))
     assert page.text.count("is missing:") >= 4
-    assert "whether anything was refused is not known" in page.text
+    assert "whether anything was refused is unknown" in page.text
 
 
 def test_no_directory_is_an_error(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fedreel.api import run
 from fedreel.config import Recipe, RoundConfig, TrainConfig
 from fedreel.registry import ENGINES
-from fedreel.runs.run import run
 from support.faulty import EXPECTED, Unlucky
 from support.toy import Toy
 
@@ -28,7 +28,7 @@ class Text(HTMLParser):
 
 
 def test_a_run_full_of_faults_completes_and_names_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENGINES, "faulty", "faulty:FaultyEngine")
+    monkeypatch.setitem(ENGINES, "faulty", "support.faulty:FaultyEngine")
     recipe = Recipe(
         system="toy",
         device="cpu",

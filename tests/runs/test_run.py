@@ -162,11 +162,11 @@ def test_a_folder_of_something_else_is_left_alone(finished: Path, tmp_path: Path
     for flag in ([], ["--resume"]):
         said = cli("run", finished / "recipe.toml", "--out", tmp_path, *flag)
         assert said.code == 2
-        assert "something else than a run" in said.err
+        assert "something other than a run" in said.err
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
     said = cli("run", finished / "recipe.toml", "--out", tmp_path / "thesis.txt")
     assert said.code == 2
-    assert "cannot be made" in said.err
+    assert "cannot be created" in said.err
 
 
 def test_a_job_that_never_began_leaves_the_folder_free(data: Path, tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_name_that_nobody_knows_cannot_be_reached(folder: Path, monkeypatch: p
 def test_something_else_that_answers_is_not_taken_for_a_server(folder: Path, status: int, body: bytes) -> None:
     with serving(folder / "good", says(body, status)) as address:
         error = why_not(address, folder / "ca.crt")
-    assert error.problem == "what answers there is not a fedreel server"
+    assert error.problem == "whatever answers there is not a fedreel server"
 
 
 @pytest.mark.parametrize("content", [None, b"", b"hello"])

@@ -94,11 +94,11 @@ def test_given_certificates_are_taken_with_their_hosts(tmp_path: Path) -> None:
     said = cli("server", "init", tmp_path / "server", *words)
     assert said.code == 0
     assert "fl.hospital.org" in said.out
-    assert ServerFolder.open(tmp_path / "server").config.hosts == ("fl.hospital.org",)
+    assert ServerFolder(tmp_path / "server").config.hosts == ("fl.hospital.org",)
     assert check(tmp_path / "server") == ["fl.hospital.org"]
     assert mode(tmp_path / "server" / "server.key") == 0o600
     assert not (tmp_path / "server" / "ca.key").exists()
-    assert "was given, not made here" in refused("server", "init", tmp_path / "server", "--renew")
+    assert "was supplied, not made here" in refused("server", "init", tmp_path / "server", "--renew")
     assert "needs all three" in refused("server", "init", tmp_path / "other", *words[:4])
 
 
@@ -164,7 +164,7 @@ def test_a_site_is_enrolled_and_expelled(made: ServerFolder, tmp_path: Path) -> 
     assert cli("server", "enroll", key, "--server", made.path).code == 0
     assert list(made.sites()) == ["north"]
     (made.path / "sites" / "north.json").write_text(json.dumps({"node": "123"}))
-    assert made.wanted([]) == {"north": "123"}
+    assert made.nodes_of([]) == {"north": "123"}
     assert "did you mean 'north'" in refused("server", "expel", "nort", "--server", made.path)
     assert cli("server", "expel", "north", "--server", made.path).code == 0
     assert made.sites() == {}
@@ -195,15 +195,15 @@ def test_no_name_leads_a_key_out_of_its_folder(made: ServerFolder, tmp_path: Pat
 
 def test_a_job_needs_sites_that_are_enrolled_and_known(made: ServerFolder, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no site is enrolled"):
-        made.wanted([])
+        made.nodes_of([])
     for name in ("north", "south"):
         server.enroll(made, public(tmp_path / name, name))
     (made.path / "sites" / "north.json").write_text(json.dumps({"node": "1"}))
-    assert made.wanted(["north"]) == {"north": "1"}
+    assert made.nodes_of(["north"]) == {"north": "1"}
     with pytest.raises(RunError, match="'south' is not known to the running server"):
-        made.wanted([])
+        made.nodes_of([])
     with pytest.raises(RunError, match="no site 'sout' is enrolled") as caught:
-        made.wanted(["sout"])
+        made.nodes_of(["sout"])
     assert "south" in caught.value.hint
 
 
@@ -215,7 +215,7 @@ def test_status_tells_of_server_sites_and_jobs(made: ServerFolder, tmp_path: Pat
     lines = said.out.splitlines()
     assert "not running, port 8123" in lines[0]
     assert lines[1] == "site     north: enrolled"
-    assert "moved-away: not begun, or moved away" in lines[2]
+    assert "moved-away: not started, or moved elsewhere" in lines[2]
     assert lines[3] == f"Next: fedreel server start {made.path}"
 
 
@@ -266,7 +266,7 @@ def test_a_recipes_data_are_those_of_the_site(north: SiteFolder, data: Path) -> 
     there = DataConfig(source="/etc", owner="someone", labels=("a", "b"))
     here = north.local(there)
     assert (here.source, here.owner, here.labels) == (str(data.resolve()), "north", ("a", "b"))
-    with pytest.raises(RecipeError, match="lie as they lie"):
+    with pytest.raises(RecipeError, match="stay divided as they are"):
         north.local(DataConfig(partition={"name": "dirichlet", "alpha": 1.0}))
 
 
@@ -314,7 +314,7 @@ def test_check_names_what_the_policy_refuses(north: SiteFolder) -> None:
     said = look(north)
     assert said.code == 1
     assert [item for item, text in leaving(said).items() if "THE POLICY REFUSES IT" in text] == ["loss"]
-    assert "lets out no loss, raw-samples" in said.out
+    assert "never lets out loss, raw-samples" in said.out
     assert "Not ready" in said.out
     (north.path / "policy.toml").write_text('refuse = ["los"]\n')
     assert "did you mean 'loss'" in refused("site", "check", "--site", north.path)

@@ -107,11 +107,11 @@ class Federation:
         self.server = Running("server", "start", self.server_folder, log=folder / "server.out")
         self.sites: dict[str, Running] = {}
         try:
-            self.server.wait_for("listens on port")
+            self.server.wait_for("Listening for sites")
             for name in sites:
                 self.start_site(name)
             for site in self.sites.values():
-                site.wait_for("waits for work")
+                site.wait_for("waiting for work")
         except BaseException:
             self.close()
             raise

@@ -354,10 +354,10 @@ def main() -> None:
 
 def _run(recipe: Recipe, folder: Path, resume: bool, quiet: bool) -> None:
     """Run it; an interruption says how to go on."""
-    from fedreel.runs.run import run as start
+    from fedreel import api
 
     try:
-        result = start(recipe, folder, resume=resume, quiet=quiet)
+        result = api.run(recipe, folder, resume=resume, quiet=quiet)
     except KeyboardInterrupt:
         again = shlex.join(["fedreel", "run", str(folder / "recipe.toml"), "--out", str(folder), "--resume"])
         begun = (folder / "recipe.toml").exists()

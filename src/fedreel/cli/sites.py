@@ -33,25 +33,25 @@ def add_commands(app: typer.Typer) -> None:
 
 @server_app.command("init")
 def server_init(
-    folder: Annotated[Path, typer.Argument(help="Where to make it.")] = Path("server"),
+    folder: Annotated[Path, typer.Argument(help="The folder to create.")] = Path("server"),
     host: Annotated[list[str] | None, typer.Option(help="Name or address by which sites reach it. Repeatable.")] = None,
     port: Annotated[int, typer.Option(help="Port for the sites.")] = 8000,
     listen: Annotated[str, typer.Option(help="Interface to listen on.")] = "0.0.0.0",
     cert: Annotated[Path | None, typer.Option(help="A certificate you have (PEM), with --key and --ca.")] = None,
     key: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
     ca: Annotated[Path | None, typer.Option(help="The CA that signed it.")] = None,
-    renew: Annotated[bool, typer.Option("--renew", help="New server certificates under the CA that is there.")] = False,
+    renew: Annotated[bool, typer.Option("--renew", help="Make new server certificates under the existing CA.")] = False,
 ) -> None:
-    """Make a server's folder: a CA and a server certificate, or with given ones."""
+    """Make a server's folder, with a new CA and server certificate or with ones that you supply."""
     from fedreel.sites import server
 
     if renew:
         server.renew(folder)
-        typer.echo("The server has new certificates. Next: start it again (fedreel server start)")
+        typer.echo("The server has new certificates. Next: restart it (fedreel server start)")
         return
     given = [cert, key, ca]
     if any(given) and not all(given):
-        raise FedreelError("a given certificate needs all three", expected="--cert, --key and --ca")
+        raise FedreelError("a certificate of your own needs all three", expected="--cert, --key and --ca")
     if not any(given) and not host:
         raise FedreelError("by which name or address do sites reach this server?", expected="--host NAME")
     made = server.init(folder, host or [], port, listen, (cert, key, ca) if cert and key and ca else None)
@@ -66,21 +66,21 @@ def server_start(folder: Annotated[Path, typer.Argument(help="The server's folde
     from fedreel.sites import server
 
     try:
-        server.start(server.ServerFolder.open(folder), _say)
+        server.start(server.ServerFolder(folder), _say)
     except KeyboardInterrupt:
-        typer.echo("\nThe server has ended. Runs go on when it is started again.")
+        typer.echo("\nThe server has stopped. Runs continue when it is started again.")
 
 
 @server_app.command("enroll")
 def server_enroll(
     public_key: Annotated[Path, typer.Argument(help="The site.pub that a site's owner sent.")],
     folder: ServerPath = Path("server"),
-    name: Annotated[str | None, typer.Option(help="Another name than the one in the key.")] = None,
+    name: Annotated[str | None, typer.Option(help="A name other than the one in the key.")] = None,
 ) -> None:
     """Let a site in."""
     from fedreel.sites import server
 
-    opened = server.ServerFolder.open(folder)
+    opened = server.ServerFolder(folder)
     enrolled = server.enroll(opened, public_key, name)
     typer.echo(f"The site '{enrolled}' is enrolled ({len(opened.sites())} in all).")
     typer.echo("Next, at the site: fedreel site start --data DIR --server HOST:PORT --ca ca.crt")
@@ -90,16 +90,16 @@ def server_enroll(
 def server_expel(
     name: Annotated[str, typer.Argument(help="A site's name.")], folder: ServerPath = Path("server")
 ) -> None:
-    """Take a site's key back: it cannot connect any more."""
+    """Withdraw a site's key: it can no longer connect."""
     from fedreel.sites import server
 
-    server.expel(server.ServerFolder.open(folder), name)
-    typer.echo(f"The site '{name}' is not enrolled any more.")
+    server.expel(server.ServerFolder(folder), name)
+    typer.echo(f"The site '{name}' is no longer enrolled.")
 
 
 @site_app.command("init")
 def site_init(
-    folder: Annotated[Path, typer.Argument(help="Where to make it.")] = Path("site"),
+    folder: Annotated[Path, typer.Argument(help="The folder to create.")] = Path("site"),
     name: Annotated[str | None, typer.Option(help="The site's name [the folder's].")] = None,
     data: Data = None,
     server: Address = None,
@@ -122,7 +122,7 @@ def site_check(
     server: Address = None,
     ca: Ca = None,
 ) -> None:
-    """Look before anything is sent: data readable, formats right, server reachable, and what a job would take out."""
+    """Check before anything is sent: data readable, formats right, server reachable, and what a job would take out."""
     from fedreel.sites.check import check
     from fedreel.sites.site import SiteFolder
 
@@ -148,7 +148,7 @@ def site_start(
     try:
         start(SiteFolder.open(folder, _roles(data), server, str(ca.resolve()) if ca else None), _say, node_user)
     except KeyboardInterrupt:
-        typer.echo("\nThe site has ended. What it keeps for runs stays; start it again to go on.")
+        typer.echo("\nThe site has stopped. What it keeps for runs is safe; start it again to continue.")
 
 
 def status(folder: ServerPath = Path("server")) -> None:

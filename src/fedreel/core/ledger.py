@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fedreel.errors import FedreelError, nearest
+from fedreel.machine.records import Records
 
 Row = dict[str, Any]
 
 
 def read_ledger(path: Path) -> Iterator[Row]:
     """All whole rows of a ledger; a row torn by a crash is passed over."""
-    if not path.exists():
-        return
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict) and "kind" in row:
-                yield row
+    if path.exists():
+        yield from (row for row in Records(path) if "kind" in row)
 
 
 def departures(path: Path, client: str | None = None) -> list[Row]:

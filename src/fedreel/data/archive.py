@@ -46,7 +46,7 @@ def extract(archive: Path, out: Path, *, max_bytes: int = MAX_BYTES) -> Path:
         raise DataError("there is no such archive", where=str(archive))
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(
-            "the folder to unpack into is already there",
+            "the folder to unpack into already exists",
             where=str(out),
             hint="remove it or choose another folder",
         )
@@ -151,7 +151,7 @@ def _tar_members(archive: Path) -> Members:
         for _ in range(MAX_PADDING // CHUNK):
             if not stream.read(CHUNK):
                 return
-        raise tarfile.ReadError("the archive goes on after its end")
+        raise tarfile.ReadError("the archive continues after its end")
 
 
 def _decompressed(archive: Path) -> IO[bytes]:
@@ -177,7 +177,7 @@ class _StrictHeader(tarfile.TarInfo):
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the proper end: a block of zeros
             raise
         except tarfile.HeaderError as error:
-            raise tarfile.ReadError(f"the archive breaks off: {error}") from error
+            raise tarfile.ReadError(f"the archive ends abruptly: {error}") from error
 
 
 def _refused(archive: Path, member: str, reason: str) -> DataError:

@@ -101,7 +101,9 @@ def split_by(clips: Sequence[Clip], test_share: float, seed: int, by: str = "own
     if by not in ("owner", "clip"):
         raise DataError(f"clips cannot be split by '{by}'", hint=nearest(by, ("owner", "clip")))
     if not 0 <= test_share < 1:
-        raise DataError("not a share of clips to test on", expected="0 <= test_share < 1", found=str(test_share))
+        raise DataError(
+            "the share of clips to test on is out of range", expected="0 <= test_share < 1", found=str(test_share)
+        )
     absent = [clip for clip in clips if not clip.split]
     test = _test_owners(absent, test_share, seed) if by == "owner" else _test_clips(absent, test_share, seed)
     return [clip if clip.split else replace(clip, split="test" if clip in test else "train") for clip in clips]
@@ -126,7 +128,7 @@ def _by_folders(paths: list[str], layout: str, folder: Path) -> list[Clip]:
         parents = path.split("/")[:-1]
         if len(parents) != len(words):
             raise DataError(
-                f"a clip does not lie as '{layout}' says",
+                f"a clip is not where the layout '{layout}' puts it",
                 where=str(folder / path),
                 expected="/".join(word.upper() for word in layout.split("/")) + "/name below the data folder",
                 found=path,
@@ -155,7 +157,7 @@ def _from_row(row: dict[str, str | None], where: str) -> Clip:
 def _split(word: str, where: str) -> str:
     if word and word.lower() not in SPLITS:
         raise DataError(
-            "a clip is of no known split",
+            "a clip has an unknown split",
             found=word,
             where=where,
             expected="train, val or test",

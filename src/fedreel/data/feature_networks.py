@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedreel.data.features import Features, card_of
+from fedreel.data.feature_card import Features, card_of
 from fedreel.data.torch_file import LITE0, read_weights
 from fedreel.errors import FedreelError, RunError, nearest
 
@@ -109,7 +109,7 @@ def own_model(loaded: Loaded, run: Path, client: str = "", device: str = "cpu") 
     if kept and not client:
         known = PrivateStore(run / "clients").clients()
         raise RunError(
-            "a part of this model's backbone never left the clients, and each has one of its own",
+            "part of this model's backbone never left the clients; each has its own",
             where=str(run),
             expected="a model that all clients share, or the name of a client: --client NAME",
             found=f"clients {', '.join(known)}" if known else "no clients' parts in the run's folder",

@@ -10,10 +10,11 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedreel.data.feature_card import Features, card_of
 from fedreel.data.shards import spaced
 from fedreel.errors import DataError, FedreelError, RecipeError, nearest
 from fedreel.machine.cache import cache_folder
@@ -23,23 +24,6 @@ STEPS_AT_ONCE = 32  # windows given to the features in one call
 Ends = Callable[[float], Iterator[int]]  # the video's frames per second -> where steps end (the frame not included)
 
 log = logging.getLogger(__name__)
-
-
-class Features(Protocol):
-    """A step of a video as numbers. It sees `frames` evenly spaced frames of the step, scaled to `size` (h, w)."""
-
-    name: str
-    width: int
-    frames: int
-    size: tuple[int, int]
-
-    def __call__(self, windows: np.ndarray) -> np.ndarray:
-        """uint8 windows (steps, frames, h, w, 3) to float32 (steps, width)."""
-        ...
-
-    def card(self) -> dict[str, Any]:
-        """What must be the same for two feature vectors to mean the same; see `same_features`."""
-        ...
 
 
 class Steps(NamedTuple):
@@ -54,7 +38,7 @@ class Steps(NamedTuple):
 def make_features(name: str) -> Features:
     """Built-in features by name: `plain`, `efficientnet-lite0`, or `run:FOLDER`, the backbone of a finished run."""
     if name.startswith("run:"):
-        from fedreel.data.feature_networks import run_features
+        from fedreel.data.feature_networks import run_features  # torch, and what a run's task imports
 
         return run_features(Path(name[4:]).expanduser())
     if name not in FEATURES:
@@ -65,18 +49,6 @@ def make_features(name: str) -> Features:
             hint=nearest(name, FEATURES) + " Others must come with the data, as `features` in the h5 file",
         )
     return FEATURES[name]()
-
-
-def card_of(features: Features, kind: str = "", weights: str = "") -> dict[str, Any]:
-    """The card of features: its fields, and a fingerprint of the weights behind them if there are any."""
-    size = list(features.size)
-    return {
-        "name": kind or features.name,
-        "width": features.width,
-        "frames": features.frames,
-        "size": size,
-        "weights": weights,
-    }
 
 
 def known_card(name: str, width: int) -> dict[str, Any]:

@@ -197,7 +197,7 @@ class PairedClassesPartitioner:
             )
         if sizes.min() < 2:
             raise RecipeError(
-                f"class {classes[sizes.argmin()]} cannot be cut in halves",
+                f"class {classes[sizes.argmin()]} cannot be cut in half",
                 expected="two samples or more of each class",
                 found=f"{sizes.min()} of it",
             )
@@ -295,7 +295,7 @@ def _checked(labels: np.ndarray, clients: int, each: int = 1) -> np.ndarray:
         raise DataError("a split needs one label for each sample", expected="shape (samples,)", found=str(labels.shape))
     if clients * each > labels.size:
         raise RecipeError(
-            "there are too few samples for so many clients",
+            "there are too few samples for that many clients",
             expected=f"at least {clients} x {each} = {clients * each} samples",
             found=f"{labels.size} samples",
             hint="lower num_partitions" + (" or what each client must have" if each > 1 else ""),

@@ -290,7 +290,7 @@ def _same(plan: dict[str, Any], there: dict[str, Any], out: Path) -> None:
             where=str(out),
             expected=", ".join(f"{name} {plan[name]}" for name in differing),
             found=", ".join(f"{name} {there.get(name)}" for name in differing),
-            hint="choose another folder, or remove this one to build it anew",
+            hint="choose another folder, or remove this one to rebuild it",
         )
 
 
@@ -307,7 +307,7 @@ def _load(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         found = str(error)
     hint = "build the shards first" if not path.is_file() else "remove the folder and build the shards again"
-    raise DataError("this is no index of finished shards", where=str(path), found=found, hint=hint)
+    raise DataError("this is not the index of finished shards", where=str(path), found=found, hint=hint)
 
 
 def _save(path: Path, content: dict[str, Any]) -> None:

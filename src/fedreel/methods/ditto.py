@@ -24,7 +24,7 @@ class Ditto(FedAvg):
     def local_training(self, client: Client) -> None:
         before = client.weights()
         client.fit()
-        shared, numbers = client.weights(), client.numbers
+        shared, numbers = client.weights(), dict(client.numbers)
         client.load(client.state.group("personal") or before)
         client.fit([proximal(client.received, self.lambda_)])
         client.state.keep("personal", client.weights())

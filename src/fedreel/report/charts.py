@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fedreel.report.markup import Html, data, el, finite, join, number, short, size
+from fedreel.machine.words import size
+from fedreel.report.markup import Html, data, el, finite, join, number, short
 
 SIDE = 1000  # the drawing is SIDE x SIDE and stretched to its frame; strokes do not stretch
 POINTS, THIN_POINTS, THIN_LINES, BARS = 600, 160, 40, 250

@@ -6,8 +6,9 @@ from collections import Counter
 
 import numpy as np
 
+from fedreel.machine.words import size
 from fedreel.report.grid import heat_map, states
-from fedreel.report.markup import Html, count, el, finite, number, quantity, score, short, size, table
+from fedreel.report.markup import Html, count, el, finite, number, quantity, score, short, table
 from fedreel.report.read import Record, Run
 
 MOST_ROWS = 1000
@@ -81,10 +82,10 @@ def participation(run: Run) -> Html | None:
 
 
 def partition(run: Run) -> Html:
-    """How the data lies: items per client and class."""
+    """How the data are divided: items per client and class."""
     train, test = (run.partition.get(side, {}) for side in ("train", "test"))
     if run.sites:
-        said = "The data lie at real sites, which tell no more than the names of their clients."
+        said = "The data are at real sites, which reveal only the names of their clients."
         rows: list[list[object]] = [[short(s), len(c), short(", ".join(c), 200)] for s, c in run.sites.items()]
         return el("div", el("p", said, class_="lead"), table(["site", "clients", "names"], rows, caption="Sites"))
     if not train and not test:

@@ -99,7 +99,7 @@ def _differing(groups: dict[tuple[str, str, str], list[dict[str, Any]]]) -> list
     """
     recipes = [((system, method), members[0]["recipe"]) for (system, method, _), members in groups.items()]
     known = [(kind, recipe) for kind, recipe in recipes if recipe]
-    found = []
+    differing = []
     for key in dict.fromkeys(key for _, recipe in known for key in recipe):
         if key in NAMED:
             continue
@@ -107,8 +107,8 @@ def _differing(groups: dict[tuple[str, str, str], list[dict[str, Any]]]) -> list
         having = {kind for kind, recipe in known if key in recipe}
         lacking = {kind for kind, recipe in known if key not in recipe}
         if len(values) > 1 or having & lacking:
-            found.append(key)
-    return found
+            differing.append(key)
+    return differing
 
 
 def _flat(recipe: dict[str, Any], prefix: str = "") -> dict[str, Any]:

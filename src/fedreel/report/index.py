@@ -27,12 +27,12 @@ class Entry:
     curve: Sequence[float | None] = ()
 
     @classmethod
-    def of_run(cls, name: str, description: str, run: Path) -> Entry:
+    def of_run(cls, name: str, description: str, folder: Path) -> Entry:
         """The card of a run directory: its headline metric, its wall time, its curve."""
-        found = read_run(Path(run))
-        metric = found.headline
-        value, seconds = found.metrics.get(metric), found.total("wall_seconds", "seconds")
-        return cls(name, description, Path(run) / "report.html", metric, value, seconds, found.curve(metric))
+        run = read_run(Path(folder))
+        metric = run.headline
+        value, seconds = run.metrics.get(metric), run.total("wall_seconds", "seconds")
+        return cls(name, description, Path(folder) / "report.html", metric, value, seconds, run.curve(metric))
 
 
 def write_index(out: Path, title: str, entries: list[Entry]) -> Path:

@@ -1,4 +1,4 @@
-"""HTML that is escaped unless built here, and numbers, sizes and durations as people read them."""
+"""HTML that is escaped unless built here, and numbers and durations as people read them."""
 
 from __future__ import annotations
 
@@ -123,17 +123,6 @@ def score(value: float | None, spread: float | None = None) -> str:
         return f"{value:.3g}" + ("" if spread is None else f" ± {spread:.2g}")
     decimals = 0 if magnitude >= 1000 else 1 if magnitude >= 100 else 2 if magnitude >= 10 else 3
     return f"{value:,.{decimals}f}" + ("" if spread is None else f" ± {spread:,.{decimals}f}")
-
-
-def size(value: float | None) -> str:
-    """Bytes in decimal units, three digits."""
-    if value is None:
-        return "–"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(value) < 999.5 or unit == "TB":
-            break
-        value /= 1000
-    return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"
 
 
 def duration(seconds: float | None) -> str:

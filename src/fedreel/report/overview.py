@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from fedreel.machine.words import size
 from fedreel.report.charts import sparkline
-from fedreel.report.markup import Html, count, duration, el, finite, lower_is_better, number, score, size, system_title
+from fedreel.report.markup import Html, count, duration, el, finite, lower_is_better, number, score, system_title
 from fedreel.report.read import Run
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedreel.report.clients import client_table, participation, partition
 from fedreel.report.curves import costs, curves
-from fedreel.report.departures import departures, refusals
+from fedreel.report.exchange import departures, refusals
 from fedreel.report.markup import Html, el, escape, join, short, system_title, table
 from fedreel.report.overview import header, problems, tiles
 from fedreel.report.phases import steps
@@ -18,39 +18,39 @@ from fedreel.report.shell import document, save, section
 MOST_ROWS, MOST_RECIPE = 200, 100_000
 
 
-def write(run: Path) -> Path:
-    """Build `run`/report.html. Works at any moment of a run: what is missing is said in the page."""
-    found = read_run(Path(run))
-    hover = "Hover, or focus and use the arrow keys, for values." if found.train or found.test else None
+def write(folder: Path) -> Path:
+    """Build report.html in a run's folder. Works at any moment of a run: what is missing is said in the page."""
+    run = read_run(Path(folder))
+    hover = "Hover, or focus and use the arrow keys, for values." if run.train or run.test else None
     sections = [
-        ("curves", "Curves", curves(found), hover),
-        ("steps", "The steps of a round", steps(found), None),
+        ("curves", "Curves", curves(run), hover),
+        ("steps", "The steps of a round", steps(run), None),
         (
             "clients",
             "Clients",
-            [client_table(found), participation(found)],
-            "Click a heading to sort." if found.clients else None,
+            [client_table(run), participation(run)],
+            "Click a heading to sort." if run.clients else None,
         ),
-        ("partition", "How the data lies", partition(found), None),
-        ("costs", "What each round cost", costs(found), None),
-        ("refused", "What was refused", refusals(found), None),
-        ("departures", "What left the clients", departures(found), None),
-        ("notes", "Notes", _notes(found), None),
-        ("others", "Other records", _others(found), None),
-        ("recipe", "Recipe", _recipe(found), None),
+        ("partition", "How the data are divided", partition(run), None),
+        ("costs", "What each round cost", costs(run), None),
+        ("refused", "What was refused", refusals(run), None),
+        ("departures", "What left the clients", departures(run), None),
+        ("notes", "Notes", _notes(run), None),
+        ("others", "Other records", _others(run), None),
+        ("recipe", "Recipe", _recipe(run), None),
     ]
     shown = [part for part in sections if part[2] is not None]
     nav = el("nav", [el("a", title, href=f"#{anchor}") for anchor, title, _, _ in shown], aria_label="Sections")
     body = el(
         "main",
-        problems(found),
-        tiles(found),
+        problems(run),
+        tiles(run),
         [section(anchor, title, content, lead=lead) for anchor, title, content, lead in shown],
     )
-    name = system_title(found.label("system") or "run")
-    title = f"{short(name)}, seed {found.label('seed') or '?'}: fedreel report"
-    html = document(title, header(found), nav, body, version=str(found.summary.get("fedreel") or ""))
-    return save(found.path / "report.html", html)
+    name = system_title(run.label("system") or "run")
+    title = f"{short(name)}, seed {run.label('seed') or '?'}: fedreel report"
+    html = document(title, header(run), nav, body, version=str(run.summary.get("fedreel") or ""))
+    return save(run.path / "report.html", html)
 
 
 def _notes(run: Run) -> Html:
@@ -86,7 +86,7 @@ def _recipe(run: Run) -> Html:
     if not run.recipe_text:
         return el("p", "recipe.toml is missing.", class_="empty")
     lines = run.recipe_text[:MOST_RECIPE].splitlines()
-    cut = el("p", "The recipe is cut here; recipe.toml has all of it.", class_="hint")
+    cut = el("p", "The recipe is cut off here; recipe.toml has all of it.", class_="hint")
     shown = el("pre", el("code", Html("\n".join(map(_coloured, lines)))), tabindex=0)
     return el("div", shown, cut if len(run.recipe_text) > MOST_RECIPE else None)
 

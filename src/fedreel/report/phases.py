@@ -8,7 +8,7 @@ from fedreel.report.read import Record, Run
 
 ACCURACIES = ("top1", "top1_own")
 AIMS = {"views": "to tell views of them apart", "labels": "to learn their labels"}
-SAME = "the model tested is the mean of the clients' models, and the lines of the two fall together."
+SAME = "the model tested is the mean of the clients' models, and their two lines coincide."
 EXPLAINED = (
     "Each round goes through three models: those of the clients right after their training, the mean of them, and the "
     "mean after the server's training. The server leaves the classifier as it is, so at first it does not fit the "

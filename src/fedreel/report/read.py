@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreel.errors import RunError
+from fedreel.machine.records import Records
 from fedreel.report.markup import finite, lower_is_better, natural
 
 if sys.version_info >= (3, 11):
@@ -21,8 +22,8 @@ else:
 
 Record = dict[str, Any]
 MISSING = {
-    "metrics.jsonl": "no round, test or refusal is known.",
-    "ledger.jsonl": "what left the clients is not known.",
+    "metrics.jsonl": "rounds, tests and refusals are unknown.",
+    "ledger.jsonl": "what left the clients is unknown.",
 }
 
 
@@ -101,10 +102,10 @@ class Run:
     @property
     def metrics(self) -> dict[str, float | None]:
         """The final metrics, or those of the last test; a value that is not finite is None."""
-        found = self.summary.get("metrics")
-        if not (isinstance(found, dict) and found):
-            found = self.test[max(self.test)]["metrics"] if self.test else {}
-        return {str(name): finite(value) for name, value in found.items()}
+        final = self.summary.get("metrics")
+        if not (isinstance(final, dict) and final):
+            final = self.test[max(self.test)]["metrics"] if self.test else {}
+        return {str(name): finite(value) for name, value in final.items()}
 
     @property
     def headline(self) -> str:
@@ -145,11 +146,11 @@ class Run:
 def read_run(path: Path) -> Run:
     """Read a run directory, finished or not."""
     run = read_settings(path)
-    run.has_metrics = _each_line(run, "metrics.jsonl", lambda record: _add_metrics(run, record))
+    run.has_metrics = _each_record(run, "metrics.jsonl", lambda record: _add_metrics(run, record))
     ledger = Ledger()
     if run.sites and not (run.path / "ledger.jsonl").exists():
         return run  # each site keeps its own
-    if _each_line(run, "ledger.jsonl", lambda record: _add_ledger(ledger, record)):
+    if _each_record(run, "ledger.jsonl", lambda record: _add_ledger(ledger, record)):
         run.ledger = ledger
     return run
 
@@ -159,7 +160,7 @@ def read_settings(path: Path) -> Run:
     if not path.is_dir():
         raise RunError(
             "this is not a run directory",
-            expected="a directory as `fedreel run` writes it",
+            expected="a directory that `fedreel run` wrote",
             found="a file" if path.exists() else "nothing",
             where=str(path),
         )
@@ -174,7 +175,7 @@ def _read_recipe(run: Run) -> None:
         run.recipe_text = (run.path / "recipe.toml").read_text("utf-8", errors="replace")
         run.recipe = tomllib.loads(run.recipe_text)
     except OSError:
-        run.problems.append("recipe.toml is missing: what was asked for is not known.")
+        run.problems.append("recipe.toml is missing: what was asked for is unknown.")
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         run.problems.append(f"recipe.toml is not valid TOML ({error}); it is shown as it is.")
 
@@ -193,27 +194,23 @@ def _read_summary(run: Run) -> None:
         run.problems.append(f"summary.json cannot be read ({error}). Totals are sums over the rounds so far.")
 
 
-def _each_line(run: Run, name: str, add: Callable[[Record], None]) -> bool:
+def _each_record(run: Run, name: str, add: Callable[[Record], None]) -> bool:
     """Hand every record of a JSON-lines file to `add`; lines that are none are counted and reported."""
-    bad: list[int] = []
-    n, line = 0, ""
+    records = Records(run.path / name)
     try:
-        with (run.path / name).open(encoding="utf-8", errors="replace") as file:
-            for n, line in enumerate(file, 1):
-                if line.strip():
-                    try:
-                        add(json.loads(line))
-                    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-                        bad.append(n)
+        for record in records:
+            try:
+                add(record)
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+                records.bad.append(records.number)
     except OSError:
         run.problems.append(f"{name} is missing: {MISSING[name]}")
         return False
-    if bad and bad[-1] == n and not line.endswith("\n"):
-        bad.pop()
+    if records.torn:
         run.problems.append(f"{name}: the last line is torn (the run was writing it) and left out.")
-    if bad:
-        where = ", ".join(map(str, bad[:8])) + (", …" if len(bad) > 8 else "")
-        run.problems.append(f"{name}: {len(bad)} unreadable line(s) left out (line {where}).")
+    if records.bad:
+        where = ", ".join(map(str, records.bad[:8])) + (", …" if len(records.bad) > 8 else "")
+        run.problems.append(f"{name}: {len(records.bad)} unreadable line(s) left out (line {where}).")
     return True
 
 

@@ -30,7 +30,8 @@ def document(title: str, *body: object, version: str = "", images: bool = False,
         el("style", style),
     )
     footer = el(
-        "footer", f"Made by fedreel {version or _installed()}. This page is one file and asks nothing of any network."
+        "footer",
+        f"Made by fedreel {version or _installed()}. This page is a single file and loads nothing from any network.",
     )
     page = el("body", *body, footer, el("script", script))
     return f"<!doctype html>\n{el('html', head, page, lang='en')}\n"

@@ -49,8 +49,8 @@ def _table(rows: list[Row], title: str) -> Html:
     second = el("tr", [el("th", word, scope="col") for word in whose])
     body = []
     for row in rows:
-        given = row.get("setting") or {}
-        cells = [el("td", "–" if given.get(key) is None else str(given[key])) for key in settings]
+        values = row.get("setting") or {}
+        cells = [el("td", "–" if values.get(key) is None else str(values[key])) for key in settings]
         for name in metrics:
             cells.append(_our_cell(row, name, best_ours[name]))
             if name in printed:

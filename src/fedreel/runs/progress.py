@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from fedreel.core.server import ServerState, Watcher
+from fedreel.machine.words import clock, size
 
 
 class ProgressLine(Watcher):
@@ -75,7 +76,7 @@ class ProgressLine(Watcher):
     def _line(self, round: int, clients: str, done: float) -> str:
         spent = time.monotonic() - self._began
         worked = done - (self._first_round or 1) + 1
-        left = f"{_clock(spent / worked * (self.rounds - done))} left" if worked > 0 else ""
+        left = f"{clock(max(spent / worked * (self.rounds - done), 0), 0)} left" if worked > 0 else ""
         parts = [
             f"{self.title}  round {round}/{self.rounds}",
             left,
@@ -84,22 +85,9 @@ class ProgressLine(Watcher):
             f"training loss {self._loss:.3f}",
             self._test,
             f"{self._clients / max(spent, 1e-9):.1f} clients/s",
-            _bytes(self._bytes),
+            size(self._bytes),
         ]
         return "  ".join(p for p in parts if p)
 
     def _say(self, text: str, style: str = "") -> None:
         self.console.print(text, style=style or None, markup=False, soft_wrap=True)
-
-
-def _clock(seconds: float) -> str:
-    s = round(max(seconds, 0))
-    return f"{s // 3600}:{s % 3600 // 60:02d}:{s % 60:02d}" if s >= 3600 else f"{s // 60}:{s % 60:02d}"
-
-
-def _bytes(n: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if n < 1000:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1000
-    return f"{n:.1f} TB"

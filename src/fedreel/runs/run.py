@@ -30,7 +30,6 @@ from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.device import pick_device
 from fedreel.machine.files import new_folder
 from fedreel.registry import ENGINES, lookup
-from fedreel.report import write as write_report
 from fedreel.runs.progress import ProgressLine
 from fedreel.runs.rundir import RunDir, read_summary, room_to_write
 from fedreel.runs.track import find_trackers
@@ -57,7 +56,8 @@ def run(
     task: Task | None = None,
     method: Method | None = None,
 ) -> Result:
-    """Run a recipe into the folder `out`. `task` and `method` may be given as objects, registered or not."""
+    """Run a recipe into the folder `out`, all but its report, which `fedreel.api.run` adds. `task` and `method` may be
+    given as objects, registered or not."""
     out = Path(out)
     device = pick_device(recipe.device)
     task = task or make_task(recipe)
@@ -66,8 +66,6 @@ def run(
     start_engine = _engine_starter(recipe)
     with room_to_write(out), closing(RunDir(out, recipe, resume=resume)) as folder:
         if folder.complete:
-            if not (out / "report.html").exists():
-                write_report(out)
             return Result(out, read_summary(out))
         job = Job(recipe, task, method, device, out, folder.id, folder.start)
         trackers = find_trackers(recipe.track)
@@ -93,7 +91,6 @@ def run(
             _save_model(job, engine.blueprint, fed)
             summary = _summary(job, engine, fed.progress)
             folder.write_json("summary.json", summary)
-        write_report(out)
         return Result(out, summary)
 
 
@@ -136,7 +133,7 @@ def load(path: Path | str, *, model: str = GLOBAL, client: str = "", device: str
         raise RunError(
             "the model file does not hold the tensors that its card promises",
             where=str(folder / f"{model}.safetensors"),
-            found=", ".join([f"{n} too much" for n in extra[:3]] + [f"{n} missing" for n in lost[:3]]),
+            found=", ".join([f"{n} unexpected" for n in extra[:3]] + [f"{n} missing" for n in lost[:3]]),
         )
     return Loaded(net.eval(), task, {**card, "not_trained": sorted(own - {*tensors} - {*private})})
 
@@ -150,14 +147,14 @@ def _private(run: Path, client: str, wanted: Sequence[str]) -> dict[str, Tensor]
     """A client's private part of the model, out of the run's folder."""
     store = PrivateStore(run / "clients")
     kept = store.newest(client).tensors
-    found = {name: kept[f"model/{name}"] for name in wanted if f"model/{name}" in kept}
-    if len(found) < len(wanted):
+    tensors = {name: kept[f"model/{name}"] for name in wanted if f"model/{name}" in kept}
+    if len(tensors) < len(wanted):
         raise RunError(
             f"the private part of client '{client}' is not here",
             where=str(store.folder),
             hint=nearest(client, store.clients()) + "; at real sites it stays at the site",
         )
-    return found
+    return tensors
 
 
 def _engine_starter(recipe: Recipe) -> Callable[[Job], Any]:

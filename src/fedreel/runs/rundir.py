@@ -22,6 +22,7 @@ from fedreel.config import Recipe, as_table, build, read_toml
 from fedreel.core.server import ServerState, Watcher
 from fedreel.errors import RunError
 from fedreel.machine.files import write_atomic
+from fedreel.machine.records import Records
 from fedreel.runs.checkpoint import Checkpoints, Snapshot
 
 
@@ -37,7 +38,7 @@ class RunDir(Watcher):
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError("the run's folder cannot be made", where=str(path), found=str(error)) from error
+            raise RunError("the run's folder cannot be created", where=str(path), found=str(error)) from error
         self._lock = self._hold_lock()
         try:
             self._used = self._check(resume)  # again: now nobody else is writing
@@ -53,14 +54,14 @@ class RunDir(Watcher):
         self._metrics: IO[bytes] = io.BytesIO()
 
     def begin(self, device: torch.device) -> ServerState | None:
-        """Open the run's files. Returns the state to go on from, if any, with the metrics cut back to it."""
+        """Open the run's files. Returns the state to continue from, if any, with the metrics cut back to it."""
         if not self._used:
             write_atomic(self.path / "recipe.toml", tomli_w.dumps(as_table(self.recipe)))
         self.write_json("run.json", {"id": self.id, "start": self.start})
         self.checkpoints.folder.mkdir(exist_ok=True)
         self._metrics = open(self.path / "metrics.jsonl", "ab")
-        found = self.checkpoints.load(device)
-        progress, marks = found if found else (None, {"metrics": 0})
+        checkpoint = self.checkpoints.load(device)
+        progress, marks = checkpoint if checkpoint else (None, {"metrics": 0})
         self._metrics.truncate(marks["metrics"])
         self._metrics.seek(0, os.SEEK_END)
         return progress
@@ -105,7 +106,7 @@ class RunDir(Watcher):
                 "the checkpoint cannot be written",
                 where=str(self.path),
                 found=str(error),
-                hint="the checkpoint of the round before stands: mend the disk, then --resume",
+                hint="the previous round's checkpoint is intact: repair the disk, then --resume",
             ) from error
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
@@ -127,18 +128,18 @@ class RunDir(Watcher):
             self._lock.close()
 
     def _check(self, resume: bool) -> bool:
-        """Whether there is a run to go on with; raises if this job may not have the folder."""
+        """Whether there is a run to continue; raises if this job may not have the folder."""
         recipe_file = self.path / "recipe.toml"
         used = self.path.is_dir() and any(not p.name.startswith(".") for p in self.path.iterdir())
         if used and not recipe_file.exists():
             raise RunError(
-                "this folder holds something else than a run", where=str(self.path), hint="choose another --out"
+                "this folder holds something other than a run", where=str(self.path), hint="choose another --out"
             )
         if used and not resume:
             raise RunError(
                 "this folder already holds a run",
                 where=str(self.path),
-                hint="add --resume to go on with it, or choose another --out",
+                hint="add --resume to continue it, or choose another --out",
             )
         if used:
             self._same_recipe(build(Recipe, read_toml(recipe_file), str(recipe_file)))
@@ -162,10 +163,10 @@ class RunDir(Watcher):
         differ = [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in sorted({*old, *new}) if old.get(k) != new.get(k)]
         if differ:
             raise RunError(
-                "this folder's run has another recipe",
+                "the run in this folder has a different recipe",
                 where=str(self.path),
                 found="; ".join(differ[:5]),
-                hint="resume with the recipe the run began with, or choose another --out",
+                hint="resume with the recipe that the run started with, or choose another --out",
             )
 
 
@@ -181,7 +182,7 @@ def room_to_write(path: Path) -> Iterator[None]:
             "the disk is full",
             where=str(path),
             found=str(error),
-            hint="what is finished stands: make room, then --resume",
+            hint="finished rounds are safe: free some space, then --resume",
         ) from error
 
 
@@ -199,14 +200,7 @@ def read_summary(run: Path) -> dict[str, Any]:
 
 def read_metrics(run: Path, phase: str | None = None) -> Iterator[dict[str, Any]]:
     """The run's records, or those of one phase."""
-    with open(run / "metrics.jsonl", encoding="utf-8") as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue  # the last line of a run that is still being written
-            if phase is None or row.get("phase") == phase:
-                yield row
+    yield from (row for row in Records(run / "metrics.jsonl") if phase is None or row.get("phase") == phase)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -37,17 +37,20 @@ def call_server(server: str, ca: Path, public_key: str, timeout: float = 10) -> 
         context = ssl.create_default_context(cafile=str(ca))
     except (OSError, ssl.SSLError) as error:
         raise FedreelError(
-            "the CA certificate cannot be read", where=str(ca), found=str(error), hint="give the server's ca.crt: --ca"
+            "the CA certificate cannot be read",
+            where=str(ca),
+            found=str(error),
+            hint="name the server's ca.crt with --ca",
         ) from error
     connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
     try:
         connection.request("GET", "/fedreel/hello?" + urlencode({"key": public_key}))
         answer = connection.getresponse()
-        found = json.loads(answer.read(1 << 16)) if answer.status == 200 else {}
+        reply = json.loads(answer.read(1 << 16)) if answer.status == 200 else {}
     except ssl.SSLCertVerificationError as error:
         raise _distrust(error, server, ca) from error
     except http.client.RemoteDisconnected:  # over TLS, and without a word
-        found = {}
+        reply = {}
     except (ssl.SSLError, ConnectionResetError) as error:
         raise FedreelError(
             "the server does not speak TLS",
@@ -63,17 +66,19 @@ def call_server(server: str, ca: Path, public_key: str, timeout: float = 10) -> 
             hint="check the address, that the server runs, and that its firewall lets this port in",
         ) from error
     except (ValueError, http.client.HTTPException):
-        found = {}
+        reply = {}
     finally:
         connection.close()
-    if not isinstance(found, dict) or "enrolled" not in found:
-        raise FedreelError("what answers there is not a fedreel server", where=server, hint="check address and port")
-    return found
+    if not isinstance(reply, dict) or "enrolled" not in reply:
+        raise FedreelError(
+            "whatever answers there is not a fedreel server", where=server, hint="check address and port"
+        )
+    return reply
 
 
-def check_welcome(found: dict[str, Any], server: str, public_key: Path) -> None:
+def check_welcome(reply: dict[str, Any], server: str, public_key: Path) -> None:
     """Raise if the server does not know our key."""
-    if not found["enrolled"]:
+    if not reply["enrolled"]:
         raise FedreelError(
             "the server does not know this site's key",
             where=server,
@@ -81,9 +86,9 @@ def check_welcome(found: dict[str, Any], server: str, public_key: Path) -> None:
         )
 
 
-def version_note(found: dict[str, Any]) -> str:
+def version_note(reply: dict[str, Any]) -> str:
     """A remark if the two sides run different versions."""
-    theirs = str(found.get("fedreel"))
+    theirs = str(reply.get("fedreel"))
     return "" if theirs == __version__ else f"The server runs fedreel {theirs}, this site {__version__}."
 
 
@@ -91,7 +96,7 @@ def _distrust(error: ssl.SSLCertVerificationError, server: str, ca: Path) -> Fed
     code = error.verify_code
     if code in _EXPIRED or code in _NOT_YET:
         return FedreelError(
-            "the server's certificate has expired" if code in _EXPIRED else "the server's certificate holds later only",
+            "the server's certificate has expired" if code in _EXPIRED else "the server's certificate is not valid yet",
             where=server,
             found=error.verify_message,
             hint="the server's owner makes a new one: fedreel server init --renew (and check this machine's clock)",
@@ -108,5 +113,5 @@ def _distrust(error: ssl.SSLCertVerificationError, server: str, ca: Path) -> Fed
         where=server,
         expected=f"a certificate under {ca}",
         found=error.verify_message,
-        hint="get ca.crt from the server's owner by a way you trust; if you did, someone else answers there",
+        hint="get ca.crt from the server's owner over a channel you trust; if you did, somebody else is answering",
     )

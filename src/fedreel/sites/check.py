@@ -18,7 +18,7 @@ def check(site: SiteFolder, recipe: str | None, say: Say) -> bool:
 
     policy = Policy.read(site.path / "policy.toml")
     say(f"site     {site.config.name} in {site.path}")
-    say(f"policy   lets out no {', '.join(policy.refuse) or 'thing less than what a job asks for'}")
+    say(f"policy   {f'never lets out {kinds}' if (kinds := ', '.join(policy.refuse)) else 'refuses nothing'}")
     good = all([_server(site, say), *(_data(site, role, say) for role in site.config.data)])
     if not site.config.data:
         say('data     none yet: add [data] videos = "FOLDER" to site.toml, or give --data')
@@ -51,13 +51,13 @@ def _data(site: SiteFolder, role: str, say: Say) -> bool:
 
     try:
         folder = site.folder_of(role)
-        found = look(folder)
+        report = look(folder)
     except FedreelError as error:
         say(f"data     {role}: NO: {error}")
         return False
-    for line in found.lines():
+    for line in report.lines():
         say(f"data     {role}: {line}")
-    return found.ok
+    return report.ok
 
 
 def _job(site: SiteFolder, name: str, say: Say) -> bool:

@@ -66,7 +66,7 @@ def make_app(folder: Path, link: str, verify: ssl.SSLContext) -> Starlette:
 def main() -> None:
     """`python -m fedreel.sites.gate FOLDER`: serve until terminated."""
     folder = Path(sys.argv[1])
-    server = ServerFolder.open(folder)
+    server = ServerFolder(folder)
     verify = ssl.create_default_context(cafile=str(folder / "inner" / "ca.crt"))
     app = make_app(folder, f"https://127.0.0.1:{server.config.link_port}", verify)
     uvicorn.run(

@@ -34,18 +34,18 @@ def start(site: SiteFolder, say: Callable[[str], None], user: str | None = None)
         home = _home(site, sockets, user)
         worker = _start_worker(site, sockets, processes, user)
         node = _connect(site, sockets, home, processes, user, say, _CONNECT)
-        say(f"Site '{site.config.name}' is connected to {site.config.server} and waits for work. Ctrl-C ends it.")
-        say(f"What leaves is written down: fedreel ledger {site.path}")
+        say(f"Site '{site.config.name}' is connected to {site.config.server} and is waiting for work. Ctrl-C stops it.")
+        say(f"Whatever leaves is recorded: fedreel ledger {site.path}")
         while True:
             time.sleep(0.3)
             if worker.poll() is not None:
-                say(f"the worker ended ({worker.returncode}) and is started again; see {site.path / 'worker.log'}")
+                say(f"the worker ended ({worker.returncode}) and has been restarted; see {site.path / 'worker.log'}")
                 worker = _start_worker(site, sockets, processes, user)
             if not _whole(node):  # its helper that starts client processes is gone, and it would not notice
                 node.terminate()
                 node.wait()
             if node.poll() is not None:
-                say(f"the connection ended ({node.returncode}) and is made again; see {site.path / 'node.log'}")
+                say(f"the connection ended ({node.returncode}) and is being restored; see {site.path / 'node.log'}")
                 node = _connect(site, sockets, home, processes, user, say, math.inf)
                 say("connected again")
     finally:
@@ -65,9 +65,9 @@ def greet(site: SiteFolder, say: Callable[[str], None]) -> None:
     for role in config.data:
         site.folder_of(role)
     key = site.path / "site.pub"
-    found = call_server(config.server, Path(config.ca), " ".join(key.read_text().split()[:2]))
-    check_welcome(found, config.server, key)
-    if note := version_note(found):
+    reply = call_server(config.server, Path(config.ca), " ".join(key.read_text().split()[:2]))
+    check_welcome(reply, config.server, key)
+    if note := version_note(reply):
         say(note)
 
 
@@ -90,9 +90,9 @@ def _connect(
             return node
         if time.monotonic() > deadline:
             log = site.path / "node.log"
-            raise RunError("the site did not get through to the server", where=str(log), found=last_lines(log))
+            raise RunError("the site could not connect to the server", where=str(log), found=last_lines(log))
         if not told:
-            say("the server does not take the connection yet; trying again")
+            say("the server does not accept the connection yet; trying again")
             told = True
         time.sleep(3)
         _ask_again(site, say)

@@ -19,6 +19,7 @@ import tomli_w
 
 from fedreel.config import build, check_ranges, read_toml
 from fedreel.engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
+from fedreel.engines.flower.server import Server
 from fedreel.errors import FedreelError, RunError, nearest
 from fedreel.machine.files import write_atomic
 from fedreel.sites import keys
@@ -39,54 +40,20 @@ class ServerConfig:
         check_ranges(self, "server.toml", port=(1, 65535), link_port=(1, 65535))
 
 
-class ServerFolder:
-    """What lies on the server's disk."""
+class ServerFolder(Server):
+    """What lies on the server's disk, for the server's owner."""
 
-    def __init__(self, path: Path, config: ServerConfig) -> None:
-        self.path, self.config = path.resolve(), config
-        self.flower_home, self.log = self.path / "flower", self.path / "superlink.log"
-
-    @staticmethod
-    def open(path: Path) -> ServerFolder:
-        if not (path / "server.toml").exists():
-            raise RunError(
-                "there is no server here",
-                where=str(path),
-                expected="a folder that `fedreel server init` made",
-                hint="give it with --server, or make one: fedreel server init",
-            )
-        return ServerFolder(path, build(ServerConfig, read_toml(path / "server.toml"), str(path / "server.toml")))
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.config = build(ServerConfig, read_toml(path / "server.toml"), str(path / "server.toml"))
 
     def sites(self) -> dict[str, dict[str, Any]]:
-        """Enrolled sites: name -> public key and node id (None: the SuperLink has not been told; "": it refused)."""
-        found = {}
-        for path in sorted((self.path / "sites").glob("*.pub")):
-            key, name = keys.read_site_key(path)
-            note = path.with_suffix(".json")
-            found[name] = {"key": key, "node": None, **(json.loads(note.read_text()) if note.exists() else {})}
-        return found
-
-    def wanted(self, names: Sequence[str]) -> dict[str, str]:
-        """Node ids of the named sites, or of all that are enrolled."""
-        sites = self.sites()
-        for name in names:
-            if name not in sites:
-                raise RunError(f"no site '{name}' is enrolled", where=str(self.path), hint=nearest(name, sites))
-        if not sites:
-            raise RunError(
-                "no site is enrolled",
-                where=str(self.path),
-                hint="at the site: fedreel site init; here: fedreel server enroll site.pub",
-            )
-        chosen = {name: site["node"] for name, site in sites.items() if not names or name in names}
-        unknown = [name for name, node in chosen.items() if not node]
-        if unknown:
-            raise RunError(
-                f"the site '{unknown[0]}' is not known to the running server",
-                found=sites[unknown[0]].get("problem", "the server has not been started since it was enrolled"),
-                hint="fedreel server start",
-            )
-        return chosen
+        """Enrolled sites with their public keys; see `enrolled`."""
+        folder = self.path / "sites"
+        return {
+            name: {"key": keys.read_site_key(folder / f"{name}.pub")[0], **note}
+            for name, note in self.enrolled().items()
+        }
 
     @property
     def running(self) -> bool:
@@ -112,11 +79,6 @@ class ServerFolder:
             note = {"node": "", "problem": error.found}
         write_atomic(path.with_suffix(".json"), json.dumps(note))
 
-    def note_job(self, run: str, out: Path) -> None:
-        """For `fedreel status`."""
-        (self.path / "jobs").mkdir(exist_ok=True)
-        write_atomic(self.path / "jobs" / f"{run}.json", json.dumps({"out": str(out.resolve())}))
-
     def flwr(self, *command: str) -> dict[str, Any]:
         """A command of Flower's own, against this server; its JSON answer."""
         done = subprocess.run(
@@ -141,19 +103,19 @@ class ServerFolder:
 
 
 def init(
-    path: Path, hosts: Sequence[str], port: int, listen: str, given: tuple[Path, Path, Path] | None = None
+    path: Path, hosts: Sequence[str], port: int, listen: str, supplied: tuple[Path, Path, Path] | None = None
 ) -> ServerFolder:
-    """Make a server's folder: a CA with a server certificate, or given (certificate, key, CA)."""
+    """Make a server's folder: a CA with a server certificate, or the supplied (certificate, key, CA)."""
     if (path / "server.toml").exists():
-        raise FedreelError("there is a server here already", where=str(path), hint="--renew makes a new certificate")
-    hosts = keys.check_server_certificate(*given) if given else keys.check_hosts(hosts)
+        raise FedreelError("there is already a server here", where=str(path), hint="--renew makes a new certificate")
+    hosts = keys.check_server_certificate(*supplied) if supplied else keys.check_hosts(hosts)
     config = ServerConfig(tuple(hosts), port, listen, free_port())
     path.mkdir(parents=True, exist_ok=True)
     for folder in ("inner", "sites", "flower"):
         (path / folder).mkdir(exist_ok=True)
     os.chmod(path, 0o700)
-    if given:
-        for source, name in zip(given, ("server.crt", "server.key", "ca.crt")):
+    if supplied:
+        for source, name in zip(supplied, ("server.crt", "server.key", "ca.crt")):
             shutil.copyfile(source, path / name)
         os.chmod(path / "server.key", 0o600)
     else:
@@ -162,15 +124,15 @@ def init(
     keys.make_ca(path / "inner", "fedreel loopback CA")
     keys.make_server_certificate(path / "inner", ["127.0.0.1", "localhost"])
     write_atomic(path / "server.toml", tomli_w.dumps({**asdict(config), "hosts": list(hosts)}))
-    return ServerFolder.open(path)
+    return ServerFolder(path)
 
 
 def renew(path: Path) -> ServerFolder:
     """New server certificates under the CAs that are there: sites need nothing new."""
-    folder = ServerFolder.open(path)
+    folder = ServerFolder(path)
     if not (path / "ca.key").exists():
         raise FedreelError(
-            "this server's certificate was given, not made here",
+            "this server's certificate was supplied, not made here",
             where=str(path),
             hint="copy the new certificate and key over server.crt and server.key, then start the server again",
         )
@@ -201,10 +163,10 @@ def enroll(folder: ServerFolder, public_key: Path, name: str | None = None) -> s
         for suffix in (".pub", ".json"):
             (folder.path / "sites" / f"{name}{suffix}").unlink(missing_ok=True)
         raise RunError(
-            "the server does not take this key",
+            "the server rejects this key",
             where=str(public_key),
             found=problem,
-            hint="a key that was expelled stays out: the site makes a new one in a new folder, fedreel site init",
+            hint="an expelled key cannot come back: make a new one at the site, in a new folder: fedreel site init",
         )
     return name
 
@@ -228,13 +190,13 @@ def start(folder: ServerFolder, say: Callable[[str], None]) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise RunError("this server is running already", where=str(folder.path)) from error
+            raise RunError("this server is already running", where=str(folder.path)) from error
         signal.signal(signal.SIGTERM, _interrupt)
         processes = Processes()
         try:
             parts = _start_parts(folder, processes)
             _register_missing(folder)
-            say(f"The server listens on port {folder.config.port} for sites ({len(folder.sites())} enrolled).")
+            say(f"Listening for sites on port {folder.config.port} ({len(folder.sites())} enrolled).")
             say(f"Sites reach it as {' or '.join(f'{h}:{folder.config.port}' for h in hosts[:3])}")
             say(f"Give them {folder.path / 'ca.crt'}. Then: fedreel submit RECIPE --out DIR --server {folder.path}")
             while True:
@@ -243,7 +205,7 @@ def start(folder: ServerFolder, say: Callable[[str], None]) -> None:
                     _register_missing(folder)
                 for name, process in parts.items():
                     if process.poll() is not None:
-                        say(f"{name} ended ({process.returncode}) and is started again; see {folder.path / name}.log")
+                        say(f"{name} ended ({process.returncode}) and has been restarted; see {folder.path / name}.log")
                         parts[name] = _start_part(folder, processes, name)
         finally:
             processes.end()

@@ -54,7 +54,7 @@ class SiteFolder:
                 "there is no site here",
                 where=str(path),
                 expected="a folder that `fedreel site init` made",
-                hint="give it with --site, or make one: fedreel site init",
+                hint="name it with --site, or make one: fedreel site init",
             )
         config = build(SiteConfig, read_toml(path / "site.toml"), str(path / "site.toml"))
         config = replace(config, data={**config.data, **(data or {})}, server=server or config.server)
@@ -62,15 +62,15 @@ class SiteFolder:
 
     def folder_of(self, role: str) -> Path:
         """The folder that this site has for a role; `*` is for any."""
-        found = self.config.data.get(role, self.config.data.get("*"))
-        if not found:
+        place = self.config.data.get(role, self.config.data.get("*"))
+        if not place:
             raise DataError(
                 f"this site has no data for the role '{role}'",
                 where=str(self.path / "site.toml"),
                 expected=f'[data] {role} = "FOLDER"',
                 hint=f"add it there, or start with --data {role}=FOLDER",
             )
-        folder = Path(found).expanduser()
+        folder = Path(place).expanduser()
         if not folder.is_dir():
             raise DataError(f"the folder for the role '{role}' does not exist", where=str(folder))
         return folder
@@ -79,7 +79,7 @@ class SiteFolder:
         """A recipe's data as they are here."""
         if data.partition.get("name") != "by-owner":
             raise RecipeError(
-                "at real sites the data lie as they lie",
+                "at real sites the data stay divided as they are",
                 where="[data.partition] name",
                 expected="by-owner",
                 found=str(data.partition.get("name")),
@@ -111,7 +111,7 @@ def init(path: Path, name: str, data: Mapping[str, str], server: str, ca: str) -
 
     keys.check_name(name, "--name")
     if (path / "site.toml").exists():
-        raise FedreelError("there is a site here already", where=str(path), hint="choose another folder")
+        raise FedreelError("there is already a site here", where=str(path), hint="choose another folder")
     path.mkdir(parents=True, exist_ok=True)
     os.chmod(path, 0o700)
     keys.make_site_keys(path, name)

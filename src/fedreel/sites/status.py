@@ -12,7 +12,7 @@ from fedreel.sites.server import ServerFolder
 
 def show(folder: Path, say: Callable[[str], None]) -> None:
     """The server, each site, each job; and what to do next."""
-    server = ServerFolder.open(folder)
+    server = ServerFolder(folder)
     sites, running = server.sites(), server.running
     say(f"server   {server.path}: {'running' if running else 'not running'}, port {server.config.port}")
     nodes = server.nodes() if running else {}
@@ -36,6 +36,6 @@ def _job(out: Path) -> str:
     if summary.get("complete"):
         return f"{out}: finished, {summary['rounds']} rounds"
     if not (out / "metrics.jsonl").exists():
-        return f"{out}: not begun, or moved away"
+        return f"{out}: not started, or moved elsewhere"
     rounds = [row["round"] for row in read_metrics(out, "train")]
-    return f"{out}: not finished, {max(rounds, default=0)} rounds done; go on with: fedreel submit ... --resume"
+    return f"{out}: not finished, {max(rounds, default=0)} rounds done; continue with: fedreel submit ... --resume"

@@ -23,6 +23,7 @@ from fedreel.engines.flower.link import Link, Lost
 from fedreel.engines.flower.pipe import Frame
 from fedreel.engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
 from fedreel.engines.flower.roster import Roster, call_roster
+from fedreel.engines.flower.server import Server
 from fedreel.engines.flower.wire import pack_orders, unpack_results
 from fedreel.errors import RunError
 
@@ -196,11 +197,11 @@ class Transport:
 class FlowerEngine:
     """Real sites: SuperNodes that `fedreel site start` runs, reached over the SuperLink of `fedreel server start`."""
 
-    def __init__(self, job: Job, made: Blueprint, link: Link, roster: Roster, patience: float) -> None:
-        self.blueprint = made
+    def __init__(self, job: Job, blueprint: Blueprint, link: Link, roster: Roster, patience: float) -> None:
+        self.blueprint = blueprint
         self.roster, self.clients, self.slots = roster, roster.clients, max(1, len(roster.clients))
         self._link = link
-        self._transport = Transport(job, link, made.travelling.nbytes, patience, link.nodes())
+        self._transport = Transport(job, link, blueprint.travelling.nbytes, patience, link.nodes())
 
     @classmethod
     def begin(
@@ -209,18 +210,18 @@ class FlowerEngine:
         """`server` is the server's folder on this machine. `sites` names those that take part, all enrolled ones if
         empty; the run waits `wait` seconds for them to be there. An order waits `patience` seconds for a site that is
         away."""
-        from fedreel.sites.server import ServerFolder
-
-        folder = ServerFolder.open(Path(server))
-        made = Blueprint(job.task, job.method, job.recipe.seed, job.device)
+        folder = Server(Path(server))
+        blueprint = Blueprint(job.task, job.method, job.recipe.seed, job.device)
         link = Link(folder.flower_home, wait=30, log=folder.log)
         try:
-            roster = call_roster(job, link, made.travelling.id, folder.wanted(sites), wait)
+            roster = call_roster(job, link, blueprint.travelling.id, folder.nodes_of(sites), wait)
             folder.note_job(job.run_id, job.out)
-            return cls(job, made, link, roster, patience)
+            return cls(job, blueprint, link, roster, patience)
         except Lost as lost:
             link.close()
-            raise RunError("the server went away while sites were asked", where=server, hint="start it again") from lost
+            raise RunError(
+                "the server went away while the sites were being asked", where=server, hint="start it again"
+            ) from lost
         except BaseException:
             link.close()
             raise

@@ -72,7 +72,7 @@ class Link:
                 break
             if time.monotonic() > deadline:
                 raise RunError(
-                    "the server does not take our job",
+                    "the server does not accept the job",
                     where=str(self.home.parent),
                     found=problem,
                     hint="is it running? start it with `fedreel server start`",
@@ -82,7 +82,7 @@ class Link:
             self._pipe = self._arrivals.get(timeout=max(60.0, wait))
         except queue.Empty:
             raise RunError(
-                "the job was taken but did not start",
+                "the job was accepted but did not start",
                 where=str(self.home.parent),
                 found=last_lines(self.log) if self.log else "",
             ) from None

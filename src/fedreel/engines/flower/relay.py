@@ -85,7 +85,7 @@ def _obey(grid: Grid, pipe: Connection, frame: Frame, open_: dict[str, int]) -> 
         for message_id in _pushed(grid.push_messages([message])):
             open_[message_id] = number
             return
-        send(pipe, Frame({"what": "error", "number": number, "reason": "the SuperLink did not take the message"}))
+        send(pipe, Frame({"what": "error", "number": number, "reason": "the SuperLink did not accept the message"}))
 
 
 def _pushed(message_ids: Iterable[Any]) -> list[str]:

@@ -75,7 +75,7 @@ def make_roster(wanted: Mapping[str, str], answers: Mapping[str, Mapping[str, An
         raise RunError(
             f"{len(problems)} of {len(answers)} sites cannot take part",
             found="\n             ".join(f"{site}: {text}" for site, text in sorted(problems.items())),
-            hint="`fedreel site check` at the site tells more; set engine.sites to go on without it",
+            hint="`fedreel site check` at the site tells more; set engine.sites to continue without it",
         )
     return Roster({s: tuple(a["clients"]) for s, a in fit.items()}, {c: wanted[s] for c, s in holder.items()})
 
@@ -94,9 +94,9 @@ def _wait_for(link: Link, wanted: Mapping[str, str], wait: float) -> None:
     while missing := {site for site, node in wanted.items() if node not in (here := link.nodes())}:
         if time.monotonic() > deadline:
             raise RunError(
-                "not all sites are there",
+                "not all sites are connected",
                 expected=", ".join(sorted(wanted)),
                 found=f"missing: {', '.join(sorted(missing))} ({len(here)} connected)",
-                hint="start them (`fedreel site start`), or name those to go on with: --sites",
+                hint="start them (`fedreel site start`), or name the ones to continue with: --sites",
             )
         time.sleep(1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fedreel.report.markup import Html, count, el, finite, natural, number, quantity, short, size, table
+from fedreel.machine.words import size
+from fedreel.report.markup import Html, count, el, finite, natural, number, quantity, short, table
 from fedreel.report.read import Ledger, Run
 
 MOST_REFUSALS, MOST_LAYOUTS, MOST_TENSORS, MOST_CLIENTS = 300, 12, 200, 200
@@ -15,7 +16,7 @@ MEANING = {
     "names": "tensor names other than the expected ones",
     "shape": "a tensor of another shape",
     "dtype": "a tensor of another type",
-    "norm": "an update too large to be sane",
+    "norm": "an update too large to be plausible",
     "stale": "an answer for another round",
     "duplicate": "a second answer to one order",
     "policy": "the site's own policy forbids it",
@@ -116,7 +117,7 @@ def _none_listed(run: Run) -> Html:
         said = ", ".join(f"{reason} {n}" for reason, n in counts.items() if n)
         return el("p", f"The summary counts refusals ({said}), but metrics.jsonl does not list them.", class_="lead")
     if not run.has_metrics:
-        return el("p", "metrics.jsonl is missing: whether anything was refused is not known.", class_="empty")
+        return el("p", "metrics.jsonl is missing: whether anything was refused is unknown.", class_="empty")
     so_far = "" if run.complete else " so far"
     return el("p", f"Nothing was refused{so_far}: every update that arrived entered the model.", class_="lead good")
 
