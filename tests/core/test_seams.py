@@ -216,10 +216,6 @@ def test_what_stays_home_is_told_by_the_tasks_own_models() -> None:
     encoders = {name for name, part in parts.items() if part == "encoder"}
     prefixes = ("backbone.project.", "backbone.positions", "backbone.video.", "backbone.sentence.")
     assert encoders == {name for name in parts if name.startswith(prefixes)}
-        n
-        for n in parts
-        if n.startswith(("backbone.project.", "backbone.positions", "backbone.video.", "backbone.sentence."))
-    }
     assert {part for name, part in parts.items() if name not in encoders} == {"backbone", "head"}
 
 
