@@ -181,9 +181,8 @@ def build(cls: type[T], table: dict[str, Any], where: str) -> T:
         raise RecipeError(f"the setting '{missing[0]}' is missing", where=where)
     values = {}
     for key, value in table.items():
-        registry = getattr(hints[key], "registry", None)
-        if isinstance(registry, Registry):
-            values[key] = _choose(registry, value, known[key], f"{where}, {key}")
+        if isinstance(getattr(hints[key], "registry", None), Registry):
+            values[key] = _choose(hints[key], value, known[key], f"{where}, {key}")
         else:
             values[key] = _convert(hints[key], value, f"{where}, {key}")
     try:
@@ -219,8 +218,9 @@ def check_ranges(config: object, section: str, **ranges: tuple[float, float]) ->
             )
 
 
-def _choose(registry: Registry, value: Any, field: dataclasses.Field[Any], where: str) -> Any:
+def _choose(kind: Any, value: Any, field: dataclasses.Field[Any], where: str) -> Any:
     """What a section names, made from its other keys; a bare name has none. Keys without a name change the default."""
+    registry: Registry = kind.registry
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, dict):
@@ -234,7 +234,15 @@ def _choose(registry: Registry, value: Any, field: dataclasses.Field[Any], where
         value = {"name": registry.name_of(type(default)), **settings_of(default), **value}
     name = _convert(str, value["name"], f"[{registry.section}] name")
     settings = {key: setting for key, setting in value.items() if key != "name"}
-    return build(registry.lookup(name), settings, f"[{registry.section}] {name}")
+    cls = registry.lookup(name)
+    if not (isinstance(cls, type) and issubclass(cls, kind)):
+        raise RecipeError(
+            f"the package that brings '{name}' registered something else under that name",
+            where=registry.group,
+            expected=f"a {kind.__name__}",
+            found=f"{cls!r}",
+        )
+    return build(cls, settings, f"[{registry.section}] {name}")
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:

@@ -109,6 +109,15 @@ def test_a_class_is_known_by_its_name_wherever_a_package_took_it_from(
     assert BACKBONES.name_of(R3DConfig) == "r3d"
 
 
+def test_a_package_that_registers_something_else_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BACKBONES, "still", "support.backbones:Still")
+    with pytest.raises(RecipeError, match="registered something else") as caught:
+        make_task(load_recipe("recognition", ["task.backbone=still"]))
+    assert caught.value.expected == "a BackboneConfig"
+    with pytest.raises(RecipeError, match="choose r3d"):
+        Recognition(backbone=ResNet18Config())
+
+
 # where it does not fit
 
 

@@ -54,7 +54,7 @@ class BackboneConfig(ABC):
         """Raise unless it takes input of this kind."""
         if self.takes != kind:
             name = BACKBONES.name_of(type(self))
-            fit = [other for other in BACKBONES.names() if BACKBONES.lookup(other).takes == kind]
+            fit = [other for other in BACKBONES.names() if getattr(BACKBONES.lookup(other), "takes", "") == kind]
             raise RecipeError(
                 f"the backbone {name} takes {self.takes}, but this task has {kind}: choose {' or '.join(fit)}",
                 where="[task.backbone] name",
