@@ -11,12 +11,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fedreel.models.r3d import R3D
+from fedreel.models.r3d import R3D, R3DConfig
 
 JOBS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear 3072 to 10, batch 10": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)), (10, 3, 32, 32)),
-    "R3D width 8, 8 clips of 8x32x32": (lambda: R3D(width=8, blocks=(1, 1, 1, 1)), (8, 3, 8, 32, 32)),
-    "R3D width 16, 8 clips of 8x32x32": (lambda: R3D(width=16, blocks=(1, 1, 1, 1)), (8, 3, 8, 32, 32)),
+    "R3D width 8, 8 clips of 8x32x32": (lambda: R3D(R3DConfig(width=8, blocks=(1, 1, 1, 1))), (8, 3, 8, 32, 32)),
+    "R3D width 16, 8 clips of 8x32x32": (lambda: R3D(R3DConfig(width=16, blocks=(1, 1, 1, 1))), (8, 3, 8, 32, 32)),
 }
 
 

@@ -25,6 +25,7 @@ from fedreel.core.abilities import ServerObjective
 from fedreel.core.server_training import ServerTraining
 from fedreel.core.task import ClientData, Population, Tensors
 from fedreel.methods.fedavg import FedAvg
+from fedreel.models.resnet import ResNet18Config
 from fedreel.tasks.image.task import Image
 from fedreel.tasks.vision.contrast import Contrast
 from loops import WARM_UP, federated, now, plain
@@ -89,7 +90,8 @@ def main() -> None:
     local = TrainConfig(epochs=10, batch_size=128, optimizer="adam", lr=1e-3)
     times, ratios = {}, {}
     for stem, small in (("7x7", False), ("3x3", True)):
-        task = Random(classes=CLASSES, network="resnet18", size=SIDE, small_stem=small, images=arguments.images)
+        backbone = ResNet18Config(small_stem=small)
+        task = Random(classes=CLASSES, backbone=backbone, size=SIDE, images=arguments.images)
         times[f"clients, {stem} stem, plain loop, fp32"] = plain(task, local, 1, DEVICE)
         for precision, at_once in (("fp32", 1), ("bf16", 1), ("fp32", 5), ("bf16", 5), ("bf16", 10)):
             config = replace(local, precision=precision)

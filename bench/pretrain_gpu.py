@@ -20,6 +20,7 @@ from torch import Tensor
 from fedreel.config import TrainConfig
 from fedreel.core.task import ClientData, Population
 from fedreel.methods.fedvssl import FedVSSL
+from fedreel.models.r3d import R3DConfig
 from fedreel.tasks.pretrain.task import Pretrain
 from fedreel.tasks.pretrain.windows import Windows
 from loops import WARM_UP, federated, plain
@@ -84,7 +85,7 @@ def main() -> None:
     parser.add_argument("--clips", type=int, default=300, help="of each client")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    task = Random(width=64, blocks=(2, 2, 2, 2), frames=16, size=112, clips=arguments.clips)
+    task = Random(backbone=R3DConfig(bn_eps=1e-3), frames=16, size=112, clips=arguments.clips)
     config = TrainConfig(batch_size=BATCH, lr=0.01, weight_decay=1e-4, clip_norm=40.0, precision="bf16")
     count = CLIENTS * arguments.clips
     rates = {"plain loop, fp32": count / plain(task, config, arguments.rounds, DEVICE)}

@@ -26,6 +26,8 @@ from fedreel.core.task import Task
 from fedreel.core.training import fit
 from fedreel.kernels.norm import fused
 from fedreel.machine.device import pick_device
+from fedreel.models.r3d import R3DConfig
+from fedreel.models.resnet import ResNet18Config
 from loops import now
 
 DEVICE = "cuda"
@@ -107,9 +109,9 @@ def norms(dtype: torch.dtype) -> dict[str, float]:
 
 def main() -> None:
     pick_device(DEVICE)
-    image = fedlid_gpu.Random(classes=100, network="resnet18", size=32, small_stem=True, images=STEPS * 128)
+    image = fedlid_gpu.Random(classes=100, backbone=ResNet18Config(small_stem=True), size=32, images=STEPS * 128)
     adam = TrainConfig(batch_size=128, optimizer="adam", lr=1e-3, precision="bf16")
-    video = pretrain_gpu.Random(width=64, blocks=(2, 2, 2, 2), frames=16, size=112, clips=STEPS * 4)
+    video = pretrain_gpu.Random(backbone=R3DConfig(bn_eps=1e-3), frames=16, size=112, clips=STEPS * 4)
     sgd = TrainConfig(batch_size=4, lr=0.01, weight_decay=1e-4, clip_norm=40.0, precision="bf16")
     result: dict[str, Any] = {"bench": "step_kernels"}
     for name, task, config in (("ResNet-18, 3x3 stem", image, adam), ("R3D-18", video, sgd)):

@@ -16,7 +16,7 @@ import torch
 
 from fedreel import playground
 from fedreel.config import load_recipe, recipe_names
-from fedreel.registry import ENGINES, METHODS, TASKS, names
+from fedreel.registry import BACKBONES, ENGINES, METHODS, TASKS
 from support.tiny import SETTINGS, Said, cli, sets, videos
 
 COMMANDS = [
@@ -90,11 +90,11 @@ def test_list_names_everything_with_a_line_each() -> None:
     said = cli("list")
     assert said.code == 0
     lines = {line.split()[0]: line.split(None, 1)[1] for line in said.out.splitlines() if line.startswith("  ")}
-    assert {*lines} == {*recipe_names(), *names(METHODS), *names(TASKS), *names(ENGINES)}
+    assert {*lines} == {*recipe_names(), *METHODS.names(), *TASKS.names(), *ENGINES.names(), *BACKBONES.names()}
     assert "McMahan" in lines["fedavg"]
     only = cli("list", "methods").out.splitlines()
     assert only[0] == "methods:"
-    assert [line.split()[0] for line in only[1:]] == names(METHODS)
+    assert [line.split()[0] for line in only[1:]] == METHODS.names()
 
 
 # wrong words
@@ -134,7 +134,8 @@ def test_wrong_words_end_with_status_2_and_a_hint(
     ("setting", "said"),
     [
         ("method.mmentum=1", "unknown key 'mmentum' where: [method] fedavg"),
-        ("task.widht=1", "did you mean 'width'?"),
+        ("task.framse=1", "did you mean 'frames'?"),
+        ("task.backbone.widht=1", "unknown key 'widht' where: [task.backbone] r3d next: did you mean 'width'?"),
         ("trian.lr=1", "did you mean 'train'?"),
         ("train.optimizer=sdg", "did you mean 'sgd'?"),
         ("round.rounds=many", "expected: int found: 'many' (str)"),

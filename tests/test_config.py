@@ -24,7 +24,7 @@ from fedreel.config import (
 )
 from fedreel.core.job import make_method, make_task
 from fedreel.errors import RecipeError, nearest
-from fedreel.registry import ENGINES, METHODS, TASKS, lookup, names
+from fedreel.registry import BACKBONES, ENGINES, METHODS, TASKS, Registry
 from fedreel.tasks.vision.clips import make_partitioner
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -102,14 +102,17 @@ def test_every_recipe_that_comes_along_can_be_built(name: str) -> None:
     assert make_recipe(as_table(recipe)) == recipe
 
 
-@pytest.mark.parametrize(("table", "kind"), [(METHODS, "methods"), (TASKS, "tasks"), (ENGINES, "engines")])
-def test_every_registered_name_leads_to_a_class(table: dict[str, str], kind: str) -> None:
-    for name in names(table):
-        assert isinstance(lookup(table, name), type)
+@pytest.mark.parametrize(
+    ("table", "kind"), [(METHODS, "methods"), (TASKS, "tasks"), (ENGINES, "engines"), (BACKBONES, "backbones")]
+)
+def test_every_registered_name_leads_to_a_class(table: Registry, kind: str) -> None:
+    for name in table.names():
+        assert isinstance(table.lookup(name), type)
+        assert table.name_of(table.lookup(name)) == name
     with pytest.raises(RecipeError, match=f"fedreel.{kind}"):
-        lookup(table, "no such thing")
+        table.lookup("no such thing")
     with pytest.raises(RecipeError, match="there is no"):
-        lookup(table, "os:system")  # a recipe cannot name code
+        table.lookup("os:system")  # a recipe cannot name code
 
 
 def test_overrides_by_text_and_by_mapping_say_the_same() -> None:
@@ -207,9 +210,9 @@ def test_settings_that_do_not_fit_together_are_an_error_of_the_recipe() -> None:
         make_method(load_recipe("recognition", {"method.name": "fedprox", "method.muu": 1}))
     assert "did you mean 'mu'?" in str(caught.value)
     with pytest.raises(RecipeError, match=r"tuple\[int, int, int, int\]"):
-        build(lookup(TASKS, "recognition"), {"blocks": [1, 1]}, "[task]")
+        build(TASKS.lookup("recognition"), {"backbone": {"blocks": [1, 1]}}, "[task]")
     with pytest.raises(RecipeError, match="frames is out of range"):
-        build(lookup(TASKS, "recognition"), {"frames": 0}, "[task]")
+        build(TASKS.lookup("recognition"), {"frames": 0}, "[task]")
 
 
 @pytest.mark.parametrize(

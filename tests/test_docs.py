@@ -24,7 +24,7 @@ from fedreel.core.exchange import KINDS
 from fedreel.core.job import make_method, make_task
 from fedreel.core.method import Method
 from fedreel.core.weights import bind
-from fedreel.registry import ENGINES, METHODS, TASKS, lookup
+from fedreel.registry import BACKBONES, ENGINES, METHODS, TASKS
 from fedreel.reproduce import find_table
 from fedreel.tasks.vision.clips import make_partitioner
 
@@ -120,7 +120,7 @@ def check_recipe(name: str, settings: list[str], engine: str | None) -> None:
     make_task(recipe)
     make_method(recipe)
     make_partitioner(recipe.data.partition)
-    lookup(ENGINES, engine or recipe.engine["name"])
+    ENGINES.lookup(engine or recipe.engine["name"])
 
 
 def test_a_wrong_command_would_be_noticed() -> None:
@@ -165,7 +165,7 @@ def test_privacy_says_what_a_method_sends(name: str) -> None:
     rows = {row[0].strip("`"): row[1:] for row in table("What each method sends")}
     assert name in rows, f"docs/privacy.md has no row for {name}"
     backbone, head, norm, numbers, questions, _ = rows[name]
-    method: Method = lookup(METHODS, name)()
+    method: Method = METHODS.lookup(name)()
     leaves: dict[str, set[bool]] = {part: set() for part in ("backbone", "head", "norm")}
     for tensor in bind(two_parts()).layout.tensors:
         part = "norm" if tensor.role in ("norm", "statistics") else tensor.name.partition(".")[0]
@@ -193,14 +193,17 @@ def test_entry_points_give_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
     try:
-        found = {lookup(t, name) for t, name in ((TASKS, "points"), (METHODS, "choosy"), (ENGINES, "backwards"))}
-        assert sorted(cls.__name__ for cls in found) == ["Backwards", "Choosy", "Points"]
+        known = ((TASKS, "points"), (METHODS, "choosy"), (ENGINES, "backwards"), (BACKBONES, "spacetime"))
+        names = [registry.lookup(name).__name__ for registry, name in known]
+        assert names == ["Points", "Choosy", "Backwards", "SpaceTimeConfig"]
         listed = CliRunner().invoke(app, ["list", "methods"]).output
         assert "  choosy " in listed
         recipe = load_recipe("recognition", ["method.name=choosy", "method.keep=0.25"])
         assert make_method(recipe).keep == 0.25  # type: ignore[attr-defined]
+        recipe = load_recipe("recognition", ["task.backbone=spacetime", "task.backbone.width=32"])
+        assert make_task(recipe).backbone.width == 32  # type: ignore[attr-defined]
     finally:
-        for name in ("points", "choosy", "backwards"):
+        for name in ("points", "choosy", "backwards", "spacetime"):
             sys.modules.pop(name, None)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedreel.config import TrainConfig
-from fedreel.registry import METHODS, lookup
+from fedreel.registry import METHODS
 from support.toy import federate
 
 GOLDEN = {
@@ -49,7 +49,7 @@ GOLDEN = {
 def outcome(folder: Path, name: str) -> tuple[float, float]:
     """Training loss of the last round, and the norm of the global model."""
     train = TrainConfig(batch_size=4, lr=0.2, momentum=0.9, epochs=2)
-    fed, notes = federate(folder, lookup(METHODS, name)(), rounds=5, fraction=0.75, seed=7, train=train)
+    fed, notes = federate(folder, METHODS.lookup(name)(), rounds=5, fraction=0.75, seed=7, train=train)
     return notes.of("train")[-1]["loss"], fed.weights.norm()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from fedreel.errors import RecipeError, nearest
-from fedreel.registry import ENGINES, METHODS, TASKS, names
+from fedreel.registry import ENGINES, METHODS, TASKS, Registry
 
 T = TypeVar("T")
 
@@ -128,7 +128,8 @@ def load_recipe(source: str | Path, overrides: typing.Sequence[str] | typing.Map
             hint=nearest(str(source), recipe_names()) + " A file must end in .toml",
         )
     pairs = list(overrides.items() if isinstance(overrides, typing.Mapping) else map(read_setting, overrides))
-    for key, value in sorted(pairs, key=lambda pair: pair[0] not in _CHOICES):  # choices first, then their settings
+    rank = {key: i for i, key in enumerate(_CHOICES)}
+    for key, value in sorted(pairs, key=lambda pair: rank.get(pair[0], len(rank))):  # choices, then their settings
         _override(table, key, os.fspath(value) if isinstance(value, os.PathLike) else value)
     return make_recipe(table, str(source))
 
@@ -139,11 +140,13 @@ def make_recipe(table: dict[str, Any], where: str = "recipe") -> Recipe:
     if isinstance(engine, dict):  # settings of the default engine do not have to name it
         table = {**table, "engine": {"name": "local", **engine}}
     recipe = build(Recipe, table, where)
-    for section, known in (("task", TASKS), ("method", METHODS), ("engine", ENGINES)):
-        name = getattr(recipe, section).get("name")
-        if name not in names(known):
+    for known in (TASKS, METHODS, ENGINES):
+        name = getattr(recipe, known.section).get("name")
+        if name not in known.names():
             raise RecipeError(
-                f"unknown {section} '{name}'", where=f"{where}, [{section}] name", hint=nearest(str(name), names(known))
+                f"unknown {known.section} '{name}'",
+                where=f"{where}, [{known.section}] name",
+                hint=nearest(str(name), known.names()),
             )
     return recipe
 
@@ -169,31 +172,77 @@ def read_toml(path: Path) -> dict[str, Any]:
 def build(cls: type[T], table: dict[str, Any], where: str) -> T:
     """An instance of a dataclass from a table; unknown keys, wrong types and wrong values are named."""
     hints = typing.get_type_hints(cls)
-    known = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in table:
         if key not in known:
             raise RecipeError(f"unknown key '{key}'", where=where, hint=nearest(key, known))
-    missing = [f.name for f in dataclasses.fields(cls) if _required(f) and f.name not in table]  # type: ignore[arg-type]
+    missing = [name for name, f in known.items() if _required(f) and name not in table]
     if missing:
         raise RecipeError(f"the setting '{missing[0]}' is missing", where=where)
-    values = {key: _convert(hints[key], value, f"{where}, {key}") for key, value in table.items()}
+    values = {}
+    for key, value in table.items():
+        if isinstance(getattr(hints[key], "registry", None), Registry):
+            values[key] = _choose(hints[key], value, known[key], f"{where}, {key}")
+        else:
+            values[key] = _convert(hints[key], value, f"{where}, {key}")
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:
         raise RecipeError(f"these settings do not fit together: {error}", where=where) from error
 
 
+def settings_of(made: object) -> dict[str, Any]:
+    """The fields of a task, method or backbone as a recipe has them; what a recipe cannot say is left out."""
+    settings = {}
+    for name in (f.name for f in dataclasses.fields(made)):  # type: ignore[arg-type]
+        value = getattr(made, name)
+        registry = getattr(value, "registry", None)
+        if isinstance(registry, Registry):
+            value = {"name": registry.name_of(type(value)), **settings_of(value)}
+        if isinstance(value, bool | int | float | str | list | tuple | dict):
+            settings[name] = value
+    return settings
+
+
 def check_ranges(config: object, section: str, **ranges: tuple[float, float]) -> None:
-    """Raise unless every named number of a section lies in its range, ends included (so that nan does not)."""
+    """Raise unless every named number of a section, or each of several, lies in its range, ends included (so that nan
+    does not)."""
     for name, (low, high) in ranges.items():
         value = getattr(config, name)
-        if not low <= value <= high:
+        if not all(low <= number <= high for number in (value if isinstance(value, tuple) else (value,))):
             raise RecipeError(
                 f"{name} is out of range",
                 where=f"[{section}] {name}",
                 expected=f"{low} or more" if high == math.inf else f"{low} to {high}",
                 found=str(value),
             )
+
+
+def _choose(kind: Any, value: Any, field: dataclasses.Field[Any], where: str) -> Any:
+    """What a section names, made from its other keys; a bare name has none. Keys without a name change the default."""
+    registry: Registry = kind.registry
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, dict):
+        found = f"{value!r} ({type(value).__name__})"
+        raise RecipeError("wrong type of value", where=where, expected="a section, or a name", found=found)
+    if "name" not in value:
+        if _required(field):
+            raise RecipeError("the setting 'name' is missing", where=f"[{registry.section}]")
+        factory = field.default_factory
+        default = field.default if factory is dataclasses.MISSING else factory()
+        value = {"name": registry.name_of(type(default)), **settings_of(default), **value}
+    name = _convert(str, value["name"], f"[{registry.section}] name")
+    settings = {key: setting for key, setting in value.items() if key != "name"}
+    cls = registry.lookup(name)
+    if not (isinstance(cls, type) and issubclass(cls, kind)):
+        raise RecipeError(
+            f"the package that brings '{name}' registered something else under that name",
+            where=registry.group,
+            expected=f"a {kind.__name__}",
+            found=f"{cls!r}",
+        )
+    return build(cls, settings, f"[{registry.section}] {name}")
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:
@@ -250,18 +299,22 @@ def read_setting(text: str) -> tuple[str, Any]:
     return key.strip(), parse_value(value.strip())
 
 
-_CHOICES = ("task.name", "method.name", "engine.name")
+_CHOICES = ("task.name", "method.name", "engine.name", "task.backbone", "task.backbone.name")
 
 
 def _override(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set a key. Another task, method or engine than the recipe's does not inherit its settings."""
-    if key in _CHOICES and isinstance(old := table.get(key.partition(".")[0]), dict) and old.get("name") != value:
-        table[key.partition(".")[0]] = {}
+    """Set a key. Another task, method, engine or backbone than the recipe's does not inherit its settings."""
     *sections, last = key.split(".")
-    for section in sections:
-        table = table.setdefault(section, {})
-        if not isinstance(table, dict):
+    for depth, section in enumerate(sections, 1):
+        inner = table.get(section, {})
+        if isinstance(inner, str) and sections[:depth] == ["task", "backbone"]:  # a bare name
+            inner = {"name": inner}
+        if not isinstance(inner, dict):
             raise RecipeError(f"'{section}' is a value, not a section", where=f"the setting {key}")
+        table[section] = inner = {**inner}  # a copy: it may be an override's own value
+        table = inner
+    if key in _CHOICES and last == "name" and table.get("name") != value:
+        table.clear()
     table[last] = value
 
 

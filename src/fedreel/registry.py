@@ -1,4 +1,4 @@
-"""Which tasks, methods and engines there are: names to classes, imported only when used."""
+"""Which tasks, methods, engines and backbones there are: names to classes, imported only when used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,42 @@ from typing import Any
 
 from fedreel.errors import RecipeError, nearest
 
-METHODS = {
+
+class Registry(dict[str, str]):
+    """What comes with fedreel, name -> `module:class`; packages add to it by entry points of its group. `section` is
+    the recipe's section that names one of them and holds its settings."""
+
+    def __init__(self, group: str, section: str) -> None:
+        super().__init__()
+        self.group, self.section = group, section
+
+    def names(self) -> list[str]:
+        """Built-in names and those of installed packages."""
+        return sorted({*self, *self._installed()})
+
+    def lookup(self, name: str) -> type[Any]:
+        """The class of that name. Only registered names are imported: a recipe cannot name code."""
+        target = self.get(name) or self._installed().get(name)
+        if target is None:
+            what = self.section.rpartition(".")[2]
+            raise RecipeError(f"there is no {what} '{name}'", where=self.group, hint=nearest(name, self.names()))
+        module, _, attribute = target.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def name_of(self, cls: type) -> str:
+        """The name that a class is registered under; of one that is not registered, its own."""
+        here = f"{cls.__module__}:{cls.__qualname__}"
+        for name, target in (*self.items(), *self._installed().items()):
+            if target == here:
+                return name
+        return next((name for name in self._installed() if self.lookup(name) is cls), cls.__name__)
+
+    def _installed(self) -> dict[str, str]:
+        return {e.name: e.value for e in entry_points(group=self.group)}
+
+
+METHODS = Registry("fedreel.methods", "method")
+METHODS |= {
     "fedavg": "fedreel.methods.fedavg:FedAvg",
     "fedprox": "fedreel.methods.fedprox:FedProx",
     "fedbn": "fedreel.methods.fedbn:FedBN",
@@ -40,7 +75,8 @@ METHODS = {
     "centralised": "fedreel.methods.baselines:Centralised",
     "local-only": "fedreel.methods.baselines:LocalOnly",
 }
-TASKS = {
+TASKS = Registry("fedreel.tasks", "task")
+TASKS |= {
     "recognition": "fedreel.tasks.recognition.task:Recognition",
     "summary": "fedreel.tasks.summary.task:Summary",
     "moments": "fedreel.tasks.moments.task:MomentRetrieval",
@@ -48,30 +84,24 @@ TASKS = {
     "pretrain": "fedreel.tasks.pretrain.task:Pretrain",
     "image": "fedreel.tasks.image.task:Image",
 }
-ENGINES = {
+ENGINES = Registry("fedreel.engines", "engine")
+ENGINES |= {
     "local": "fedreel.engines.local:LocalEngine",
     "vector": "fedreel.engines.vector:VectorEngine",
     "streams": "fedreel.engines.streams:StreamsEngine",
     "flower-sim": "fedreel.engines.flower.engine:FlowerSimEngine",
     "flower": "fedreel.engines.flower.engine:FlowerEngine",
 }
-
-_GROUPS = {id(METHODS): "fedreel.methods", id(TASKS): "fedreel.tasks", id(ENGINES): "fedreel.engines"}
-
-
-def names(table: dict[str, str]) -> list[str]:
-    """Built-in names and those of installed packages (entry points `fedreel.methods`, `.tasks`, `.engines`)."""
-    return sorted({*table, *_installed(table)})
-
-
-def lookup(table: dict[str, str], name: str) -> type[Any]:
-    """The class of that name. Only registered names are imported: a recipe cannot name code."""
-    target = table.get(name) or _installed(table).get(name)
-    if target is None:
-        raise RecipeError(f"there is no '{name}'", where=_GROUPS[id(table)], hint=nearest(name, names(table)))
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
-def _installed(table: dict[str, str]) -> dict[str, str]:
-    return {e.name: e.value for e in entry_points(group=_GROUPS[id(table)])}
+BACKBONES = Registry("fedreel.backbones", "task.backbone")
+BACKBONES |= {
+    "r3d": "fedreel.models.r3d:R3DConfig",
+    "resnet10": "fedreel.models.resnet:ResNet10Config",
+    "resnet18": "fedreel.models.resnet:ResNet18Config",
+    "resnet34": "fedreel.models.resnet:ResNet34Config",
+    "resnet50": "fedreel.models.resnet:ResNet50Config",
+    "efficientnet-lite0": "fedreel.models.efficientnet:EfficientNetLite0Config",
+    "stgcn": "fedreel.tasks.skeleton.stgcn:STGCNConfig",
+    "ctrgcn": "fedreel.tasks.skeleton.ctrgcn:CTRGCNConfig",
+    "mstgcn": "fedreel.tasks.skeleton.mstgcn:MSTGCNConfig",
+    "msg3d": "fedreel.tasks.skeleton.msg3d:MSG3DConfig",
+}

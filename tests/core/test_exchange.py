@@ -20,13 +20,13 @@ from fedreel.core.weights import TensorInfo, Weights
 from fedreel.errors import FedreelError, RecipeError
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedbn import FedBN
-from fedreel.registry import METHODS, lookup
+from fedreel.registry import METHODS
 from support.toy import federate, make_worker
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_no_private_name_is_ever_in_an_update_or_a_ledger(tmp_path: Path, name: str) -> None:
-    method = lookup(METHODS, name)()
+    method = METHODS.lookup(name)()
     worker = make_worker(tmp_path, method)
     federate(tmp_path / "run", method)
     private = set(worker.private.place)

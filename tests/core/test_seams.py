@@ -23,8 +23,10 @@ from fedreel.core.update import TRAIN, Answer, Order, Update
 from fedreel.core.weights import Weights, bind
 from fedreel.errors import FedreelError, RecipeError
 from fedreel.methods.fedavg import FedAvg
-from fedreel.registry import METHODS, TASKS, lookup
+from fedreel.registry import METHODS, TASKS
 from fedreel.runs.run import run
+from fedreel.tasks.skeleton.stgcn import STGCNConfig
+from fedreel.tasks.skeleton.task import SkeletonRecognition
 from support.pull import pulled
 from support.toy import Toy, federate, make_worker
 
@@ -159,7 +161,7 @@ def test_averages_of_one_training_differ_only_in_their_weights(tmp_path: Path) -
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_pair_of_method_and_task_fits_or_is_refused_in_a_sentence(method: str, task: str, tmp_path: Path) -> None:
     """Nothing is read: the data do not even exist."""
-    needs = [ability for ability in lookup(METHODS, method).needs if not issubclass(lookup(TASKS, task), ability)]
+    needs = [ability for ability in METHODS.lookup(method).needs if not issubclass(TASKS.lookup(task), ability)]
     if not needs:
         return
     table = {"task": {"name": task}, "method": {"name": method}, "data": {"source": "nowhere"}, "device": "cpu"}
@@ -207,7 +209,8 @@ def test_a_part_that_no_tensor_has_is_an_error_not_a_leak() -> None:
 
 def test_what_stays_home_is_told_by_the_tasks_own_models() -> None:
     """FSAR keeps the unique topology, FedCMR the encoders of video and sentence, FedVSSL and FedPer the head."""
-    skeleton = {t.part for t in bind(lookup(TASKS, "skeleton")(topology="learnable").model()).layout.tensors}
+    learnable = STGCNConfig(topology="learnable")
+    skeleton = {t.part for t in bind(SkeletonRecognition(backbone=learnable).model()).layout.tensors}
     assert skeleton == {"backbone", "unique topology", "coefficients", "head"}
     from fedreel.tasks.moments.grounding import Grounder
 

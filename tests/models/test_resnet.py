@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import nn
 
 from fedreel.errors import DataError
-from fedreel.models.classifier import Classifier
+from fedreel.models.classifier import Classifier, export_torchvision, load_torchvision
 from fedreel.models.resnet import (
     BasicBlock,
     Bottleneck,
     ResNet,
-    export_torchvision,
-    load_torchvision,
-    resnet18,
-    resnet34,
-    resnet50,
+    ResNet18Config,
+    ResNet34Config,
+    ResNet50Config,
+    ResNetConfig,
 )
 
 BN = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
@@ -42,45 +39,45 @@ def published_names(blocks: tuple[int, ...], convs: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("make", "blocks", "convs", "parameters"),
+    ("config", "blocks", "convs", "parameters"),
     [
-        (resnet18, (2, 2, 2, 2), 2, 11_689_512),
-        (resnet34, (3, 4, 6, 3), 2, 21_797_672),
-        (resnet50, (3, 4, 6, 3), 3, 25_557_032),
+        (ResNet18Config, (2, 2, 2, 2), 2, 11_689_512),
+        (ResNet34Config, (3, 4, 6, 3), 2, 21_797_672),
+        (ResNet50Config, (3, 4, 6, 3), 3, 25_557_032),
     ],
 )
 def test_names_and_sizes_are_those_of_the_published_weights(
-    make: Callable[[], ResNet], blocks: tuple[int, ...], convs: int, parameters: int
+    config: type[ResNetConfig], blocks: tuple[int, ...], convs: int, parameters: int
 ) -> None:
     with torch.device("meta"):
-        backbone = make()
+        backbone = ResNet(config())
         fc = nn.Linear(backbone.out_channels, 1000)
     assert list(export_torchvision(backbone, fc)) == published_names(blocks, convs)
     assert sum(p.numel() for m in (backbone, fc) for p in m.parameters()) == parameters
 
 
 @pytest.mark.parametrize(
-    ("make", "small_stem", "pixels", "shape"),
+    ("config", "small_stem", "pixels", "shape"),
     [
-        (resnet18, False, 224, (512, 7, 7)),
-        (resnet50, False, 224, (2048, 7, 7)),
-        (resnet18, True, 32, (512, 4, 4)),
-        (resnet50, True, 32, (2048, 4, 4)),
+        (ResNet18Config, False, 224, (512, 7, 7)),
+        (ResNet50Config, False, 224, (2048, 7, 7)),
+        (ResNet18Config, True, 32, (512, 4, 4)),
+        (ResNet50Config, True, 32, (2048, 4, 4)),
     ],
 )
-def test_map_sizes(make: Callable[..., ResNet], small_stem: bool, pixels: int, shape: tuple[int, int, int]) -> None:
+def test_map_sizes(config: type[ResNetConfig], small_stem: bool, pixels: int, shape: tuple[int, int, int]) -> None:
     with torch.device("meta"):
-        backbone = make(small_stem=small_stem)
+        backbone = ResNet(config(small_stem=small_stem))
         images = torch.empty(2, 3, pixels, pixels)
     assert backbone.features(images).shape == (2, *shape)
     assert backbone(images).shape == (2, backbone.out_channels) == (2, shape[0])
 
 
 def test_width_scales_all_stages() -> None:
-    backbone = resnet18(width=4, small_stem=True)
+    backbone = ResNet(ResNet18Config(width=4, small_stem=True))
     assert [backbone.get_submodule(f"layer{i}.1.conv2").out_channels for i in (1, 2, 3, 4)] == [4, 8, 16, 32]
     assert backbone.out_channels == 32
-    assert resnet50(width=4).out_channels == 128
+    assert ResNet(ResNet50Config(width=4)).out_channels == 128
 
 
 def test_a_block_whose_last_convolution_is_zero_passes_its_rectified_input() -> None:
@@ -96,7 +93,7 @@ def test_bottleneck_strides_at_its_middle_convolution() -> None:
 
 
 def test_small_stem_sees_a_single_pixel_in_a_3x3_window() -> None:
-    backbone = resnet18(width=2, small_stem=True).eval()
+    backbone = ResNet(ResNet18Config(width=2, small_stem=True)).eval()
     image = torch.zeros(1, 3, 9, 9)
     image[0, :, 4, 4] = 1
     stem = backbone.maxpool(backbone.conv1(image))
@@ -107,17 +104,17 @@ def test_small_stem_sees_a_single_pixel_in_a_3x3_window() -> None:
 
 def test_weights_round_trip_and_a_small_stem_refuses_the_large_one() -> None:
     torch.manual_seed(0)
-    source, target = resnet18(width=4).eval(), resnet18(width=4).eval()
+    source, target = ResNet(ResNet18Config(width=4)).eval(), ResNet(ResNet18Config(width=4)).eval()
     load_torchvision(target, export_torchvision(source, nn.Linear(32, 7)))
     x = torch.randn(1, 3, 64, 64)
     assert torch.equal(source(x), target(x))
     with pytest.raises(DataError, match=r"conv1.weight \(4, 3, 7, 7\) instead of \(4, 3, 3, 3\)"):
-        load_torchvision(resnet18(width=4, small_stem=True), export_torchvision(source))
+        load_torchvision(ResNet(ResNet18Config(width=4, small_stem=True)), export_torchvision(source))
 
 
 def test_a_classifier_learns_to_tell_bright_from_dark() -> None:
     torch.manual_seed(0)
-    model = Classifier(resnet18(width=4, small_stem=True), num_classes=2)
+    model = Classifier(ResNet(ResNet18Config(width=4, small_stem=True)), num_classes=2)
     labels = torch.arange(16) % 2
     images = torch.randn(16, 3, 16, 16) + 2.0 * (labels * 2 - 1).view(-1, 1, 1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -107,7 +107,8 @@ def test_bytes_are_those_of_the_model_times_the_answers(finished: Path) -> None:
 
 def test_the_recipe_is_written_out_in_full_and_starts_the_same_run(finished: Path, tmp_path: Path) -> None:
     written = load_recipe(finished / "recipe.toml")
-    assert written.task["bn_eps"] == 1e-5  # a default of the task
+    assert written.task["projection"] == 0  # a default of the task,
+    assert written.task["backbone"]["bn_eps"] == 1e-5  # of its backbone
     assert written.method["weight_by"] == "samples"  # and of the method
     assert cli("run", finished / "recipe.toml", "--out", tmp_path / "again", "--quiet").code == 0
     assert model_bytes(tmp_path / "again") == model_bytes(finished)
@@ -136,7 +137,8 @@ def test_a_used_folder_is_refused_and_a_finished_run_returned(finished: Path, da
     again = cli(*args, "--resume")
     assert again.code == 0
     assert "fedavg on recognition: 2 rounds" in again.out
-    assert cli(*args, "--resume", "--set", "task.bn_eps=1e-5").code == 0  # the default, said aloud, is no difference
+    default = "task.backbone.bn_eps=1e-5"
+    assert cli(*args, "--resume", "--set", default).code == 0  # the default, said aloud, is no difference
     assert {p: p.stat().st_mtime_ns for p in before} == before
 
 

@@ -26,9 +26,9 @@ system = "recognition"
 [task]
 name = "recognition"
 classes = 2
-width = 2
 size = 16
 frames = 4
+backbone = {{ name = "r3d", width = 2, blocks = [1, 1, 1, 1] }}
 [method]
 name = "{method}"
 [data]

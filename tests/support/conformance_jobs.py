@@ -18,7 +18,7 @@ import torch
 
 from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig
 from fedreel.core.job import Job, make_method, make_task, resolved
-from fedreel.registry import METHODS, TASKS, lookup
+from fedreel.registry import METHODS, TASKS
 from fedreel.runs.run import run
 from support import synthetic
 from support.toy import Toy
@@ -44,13 +44,17 @@ class Case:
     keep_optimizer: bool = False
 
 
+R3D = {"name": "r3d", "width": 2, "blocks": [1, 1, 1, 1]}
+RESNET = {"name": "resnet10", "width": 2, "small_stem": True}
+STGCN = {"name": "stgcn", "width": 4, "features": 8}
+LEARNABLE = {**STGCN, "topology": "learnable"}
 TASK_SETTINGS: dict[str, dict[str, Any]] = {
-    "recognition": {"classes": 2, "width": 2, "size": 16, "frames": 4},
+    "recognition": {"classes": 2, "backbone": R3D, "size": 16, "frames": 4},
     "summary": {"features": "own", "width_in": 6, "width": 8, "blocks": 1, "hidden": 4, "fps": 2.0},
     "moments": {"features": "own", "width_in": 3, "length": 8, "width": 8, "word_width": 4, "vocabulary": 40},
-    "skeleton": {"joints": "kinect-v1", "classes": 3, "width": 4, "features": 8, "length": 12, "bodies": 1},
-    "pretrain": {"width": 2, "size": 16, "frames": 4},
-    "image": {"classes": 3, "network": "resnet10", "width": 2, "size": 16, "embedding": 4},
+    "skeleton": {"joints": "kinect-v1", "classes": 3, "backbone": STGCN, "length": 12, "bodies": 1},
+    "pretrain": {"backbone": R3D, "size": 16, "frames": 4},
+    "image": {"classes": 3, "backbone": RESNET, "size": 16, "embedding": 4},
 }
 REMEMBERED = ("fedca", "moon", "fedu", "fedbn", "fedvssl", "local-only")  # what clients kept in round 1 matters
 CASES = {
@@ -63,7 +67,7 @@ CASES = {
     "task-image": Case("fedavg", "image", {}, TASK_SETTINGS["image"]),  # each site tests on the images it has
     "fedlid-image": Case("fedlid", "image", {}, TASK_SETTINGS["image"]),
     "fedca-image": Case("fedca", "image", {"public": 4}, {**TASK_SETTINGS["image"], "objective": "views"}),
-    "fsar": Case("fsar", "skeleton", {}, {**TASK_SETTINGS["skeleton"], "topology": "learnable"}, evaluate_every=2),
+    "fsar": Case("fsar", "skeleton", {}, {**TASK_SETTINGS["skeleton"], "backbone": LEARNABLE}, evaluate_every=2),
 }
 NEEDS_ALL_DATA = {"centralised"}  # cannot run at real sites, and says so
 
@@ -107,7 +111,7 @@ def main() -> None:
     """Fork a child for each job, at most `at_once` at a time."""
     torch.set_num_threads(1)
     for name in METHODS:
-        lookup(METHODS, name)  # imports are paid once
+        METHODS.lookup(name)  # imports are paid once
     order = json.loads(sys.stdin.read())
     running: dict[int, str] = {}
     waiting = list(order["jobs"])

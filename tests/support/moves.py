@@ -12,8 +12,9 @@ from fedreel.runs.run import run
 from fedreel.tasks.skeleton.joints import KINECT_V1
 
 LEFT, RIGHT = ("wave", "kick", "bow <low>"), ("sit", "run")
-TASK = {"name": "skeleton", "network": "stgcn", "joints": "kinect-v1", "classes": 3, "width": 4, "features": 8}
-TASK |= {"length": 12, "bodies": 1, "topology": "both", "augmentation": "none"}
+BACKBONE = {"name": "stgcn", "width": 4, "features": 8, "topology": "both"}
+TASK = {"name": "skeleton", "backbone": BACKBONE, "joints": "kinect-v1", "classes": 3}
+TASK |= {"length": 12, "bodies": 1, "augmentation": "none"}
 
 
 def motion(label: int, frames: int = 15, start: float = 0.0) -> np.ndarray:

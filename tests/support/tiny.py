@@ -16,7 +16,7 @@ from fedreel.media.video import write
 
 SETTINGS = {
     "task.classes": 2,
-    "task.width": 2,
+    "task.backbone.width": 2,
     "task.size": 16,
     "task.frames": 4,
     "task.differences": False,

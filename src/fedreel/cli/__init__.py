@@ -206,8 +206,10 @@ def find(
 
 
 @app.command("list")
-def list_(what: Annotated[str, typer.Argument(help="recipes, methods, tasks, engines or all.")] = "all") -> None:
-    """What there is: recipes, methods, tasks, engines, with one line each."""
+def list_(
+    what: Annotated[str, typer.Argument(help="recipes, methods, tasks, engines, backbones or all.")] = "all",
+) -> None:
+    """What there is: recipes, methods, tasks, engines, backbones, with one line each."""
     from fedreel.cli.catalogue import catalogue
 
     for title, rows in catalogue(what).items():

@@ -7,9 +7,9 @@ from collections import Counter
 
 from fedreel.config import load_recipe, recipe_names
 from fedreel.errors import RecipeError, nearest
-from fedreel.registry import ENGINES, METHODS, TASKS, lookup, names
+from fedreel.registry import BACKBONES, ENGINES, METHODS, TASKS
 
-_TABLES = {"methods": METHODS, "tasks": TASKS, "engines": ENGINES}
+_TABLES = {"methods": METHODS, "tasks": TASKS, "engines": ENGINES, "backbones": BACKBONES}
 
 
 def catalogue(what: str = "all") -> dict[str, list[tuple[str, str]]]:
@@ -23,12 +23,15 @@ def catalogue(what: str = "all") -> dict[str, list[tuple[str, str]]]:
 def _rows(kind: str) -> list[tuple[str, str]]:
     if kind == "recipes":
         return [(name, load_recipe(name).description) for name in recipe_names()]
-    classes = {name: lookup(_TABLES[kind], name) for name in names(_TABLES[kind])}
+    table = _TABLES[kind]
+    classes = {name: table.lookup(name) for name in table.names()}
     modules = Counter(cls.__module__ for cls in classes.values())
     return [(name, _line(cls, alone=modules[cls.__module__] == 1)) for name, cls in classes.items()]
 
 
 def _line(cls: type, alone: bool) -> str:
-    """A method's module says what it is; registered classes that share a module say it themselves."""
+    """A method's module says what it is; registered classes that share a module say it themselves. A backbone says
+    first what it takes."""
     text = (inspect.getmodule(cls).__doc__ if alone else cls.__doc__) or ""
-    return next(iter(text.strip().splitlines()), "")
+    takes = f"{cls.takes}: " if hasattr(cls, "takes") else ""
+    return takes + next(iter(text.strip().splitlines()), "")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedreel.config import Recipe, build
+from fedreel.config import Recipe, build, settings_of
 from fedreel.core.abilities import Contrastable, Supervision, able
 from fedreel.core.client import Worker
 from fedreel.core.exchange import Ledger, Policy
@@ -17,7 +17,7 @@ from fedreel.core.server_training import ServerTraining
 from fedreel.core.state import PrivateStore
 from fedreel.core.task import Examples, Population, Task
 from fedreel.errors import RecipeError
-from fedreel.registry import METHODS, TASKS, lookup, names
+from fedreel.registry import METHODS, TASKS
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ def make_server_training(job: Job, what: Supervision, share: float, examples: Ex
 
 
 def make_task(recipe: Recipe) -> Task:
-    return _make(recipe.task, lookup(TASKS, recipe.task["name"]), "task")
+    return _make(recipe.task, TASKS.lookup(recipe.task["name"]), "task")
 
 
 def make_method(recipe: Recipe) -> Method:
-    method: Method = _make(recipe.method, lookup(METHODS, recipe.method["name"]), "method")
+    method: Method = _make(recipe.method, METHODS.lookup(recipe.method["name"]), "method")
     if recipe.server is not None and not method.trains_server:
         raise RecipeError(
             f"with {recipe.method['name']} the server does not train",
@@ -88,7 +88,7 @@ def check_fit(task: Task, method: Method) -> None:
     """Raise, before any data are read, if the method needs what the task cannot do."""
     for ability in method.needs:
         if not isinstance(task, ability):
-            able_tasks = [name for name in names(TASKS) if issubclass(lookup(TASKS, name), ability)]
+            able_tasks = [name for name in TASKS.names() if issubclass(TASKS.lookup(name), ability)]
             raise RecipeError(
                 f"{type(method).__name__} needs a task that {ability.says}, and {type(task).__name__} does not",
                 where="[method] name",
@@ -100,12 +100,11 @@ def check_fit(task: Task, method: Method) -> None:
 
 def resolved(recipe: Recipe, task: Task, method: Method) -> Recipe:
     """The recipe with every setting of its task and method written out: a later default does not change it."""
-    tables = {"task": recipe.task, "method": recipe.method}
-    for section, made in (("task", task), ("method", method)):
-        values = {f.name: getattr(made, f.name) for f in fields(made)}  # type: ignore[arg-type]
-        plain = {k: v for k, v in values.items() if isinstance(v, bool | int | float | str | list | tuple | dict)}
-        tables[section] = {"name": tables[section]["name"], **plain}
-    return replace(recipe, **tables)  # type: ignore[arg-type]
+    return replace(
+        recipe,
+        task={"name": recipe.task["name"], **settings_of(task)},
+        method={"name": recipe.method["name"], **settings_of(method)},
+    )
 
 
 def _make(table: dict[str, Any], cls: type, section: str) -> Any:

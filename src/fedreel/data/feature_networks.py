@@ -81,12 +81,12 @@ def run_features(folder: Path) -> Features:
 def load_embedding(run: Path, client: str = "", device: str = "cpu") -> tuple[Loaded, Embeds]:
     """The model of a run and its task, if that one says what vector a clip is; see `own_model` for the client."""
     from fedreel.core.abilities import Embeds
-    from fedreel.registry import TASKS, lookup, names
+    from fedreel.registry import TASKS
     from fedreel.runs.run import load
 
     loaded = load(run, device=device)
     if not isinstance(loaded.task, Embeds):
-        able = [name for name in names(TASKS) if issubclass(lookup(TASKS, name), Embeds)]
+        able = [name for name in TASKS.names() if issubclass(TASKS.lookup(name), Embeds)]
         raise RunError(
             "this run's model does not turn video clips into vectors",
             where=str(run),

@@ -1,8 +1,7 @@
-"""What image and video backbones share: pooled features, a classification head, published weights."""
+"""What image and video networks share: convolutions with their norm, a classification head, published weights."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import torch
@@ -10,24 +9,7 @@ from torch import Tensor, nn
 
 from fedreel.errors import DataError
 from fedreel.kernels.norm import Rectifier, normed
-
-
-class Backbone(nn.Module, ABC):
-    """A network without its last layer: `features` gives a map (N, C, ...), calling it the mean (N, C)."""
-
-    out_channels: int
-
-    @abstractmethod
-    def features(self, x: Tensor) -> Tensor: ...
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.features(x).flatten(2).mean(2)
-
-    def init_weights(self) -> None:
-        """Kaiming for convolutions; batch norms, a block's last too, keep PyTorch's weight 1 and bias 0."""
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d | nn.Conv3d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+from fedreel.models.backbone import Backbone
 
 
 class Convolved(nn.Sequential):

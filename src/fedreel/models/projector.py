@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fedreel.models.classifier import Backbone
+from fedreel.models.backbone import Backbone
 
 Form = Literal["two-layers", "one-layer"]
 

@@ -2,57 +2,78 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fedreel.models.classifier import Backbone, Convolved, export_torchvision, load_torchvision
-
-__all__ = ["R3D", "export_torchvision", "load_torchvision", "r3d_18", "tiny_r3d"]
+from fedreel.config import check_ranges
+from fedreel.models.backbone import Backbone, BackboneConfig, Clips
+from fedreel.models.classifier import Convolved
+from fedreel.models.pretrained import load_pretrained
 
 Stride = tuple[int, int, int]
 
 
+@dataclass(frozen=True)
+class R3DConfig(BackboneConfig):
+    """The default is the 18-layer network of the published weights; FedVSSL's setting is bn_eps = 1e-3. A stem of size
+    3 is cheaper and enough for tiny clips."""
+
+    takes: ClassVar = "clips"
+
+    width: int = 64
+    blocks: tuple[int, int, int, int] = (2, 2, 2, 2)  # in each stage
+    bn_eps: float = 1e-5
+    stem_size: int = 7
+    stem_stride: Stride = (1, 2, 2)
+    init: str = ""  # a file of torchvision's weights; empty: random
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "task.backbone", bn_eps=(0, math.inf))
+        check_ranges(
+            self, "task.backbone", **dict.fromkeys(("width", "blocks", "stem_size", "stem_stride"), (1, math.inf))
+        )
+
+    def network(self, sample: Clips) -> R3D:
+        return load_pretrained(R3D(self), self.init)
+
+
 class R3D(Backbone):
-    """Clips (N, 3, T, H, W) to a map (N, 8 width, T/8, H/16, W/16) by `features`, to its mean by calling it.
+    """Clips (N, 3, T, H, W) to a map (N, 8 width, T/8, H/16, W/16) by `features`, to its mean by calling it."""
 
-    FedVSSL's setting is bn_eps=1e-3. Catch-the-Patch pretraining turns the spatial stride of stage 4 off for
-    a map twice as fine; no tensor depends on it, so the weights go back into the strided network unchanged.
-    Published weights have stem_size 7; 3 is cheaper and enough for tiny clips.
-    """
-
-    def __init__(
-        self,
-        width: int = 64,
-        blocks: tuple[int, int, int, int] = (2, 2, 2, 2),
-        bn_eps: float = 1e-5,
-        stage4_spatial_stride: bool = True,
-        stem_stride: Stride = (1, 2, 2),
-        stem_size: int = 7,
-    ) -> None:
+    def __init__(self, config: R3DConfig) -> None:
         super().__init__()
+        width, blocks, bn_eps, stem_size = config.width, config.blocks, config.bn_eps, config.stem_size
         self.out_channels = 8 * width
         size, zeros = (3, stem_size, stem_size), (1, stem_size // 2, stem_size // 2)
-        self.stem = Convolved(nn.Conv3d(3, width, size, stem_stride, zeros, bias=False), BatchNorm(width, eps=bn_eps))
-        last: Stride = (2, 2, 2) if stage4_spatial_stride else (2, 1, 1)
+        self.stem = Convolved(
+            nn.Conv3d(3, width, size, config.stem_stride, zeros, bias=False), BatchNorm(width, eps=bn_eps)
+        )
         self.layer1 = _stage(width, width, blocks[0], (1, 1, 1), bn_eps)
         self.layer2 = _stage(width, 2 * width, blocks[1], (2, 2, 2), bn_eps)
         self.layer3 = _stage(2 * width, 4 * width, blocks[2], (2, 2, 2), bn_eps)
-        self.layer4 = _stage(4 * width, 8 * width, blocks[3], last, bn_eps)
+        self.layer4 = _stage(4 * width, 8 * width, blocks[3], (2, 2, 2), bn_eps)
         self.init_weights()
 
     def features(self, x: Tensor) -> Tensor:
         return self.layer4(self.layer3(self.layer2(self.layer1(self.stem(x, then="relu")))))
 
+    @property
+    def last_stride(self) -> int:
+        """The spatial stride of stage 4: 2, or 1 for a map twice as fine, as Catch-the-Patch has it. No tensor depends
+        on it."""
+        return self._striding[0].stride[1]
 
-def r3d_18(**options: Any) -> R3D:
-    """The 18-layer network of the published weights: width 64, two blocks a stage."""
-    return R3D(**{"width": 64, "blocks": (2, 2, 2, 2), **options})
+    @last_stride.setter
+    def last_stride(self, stride: int) -> None:
+        for convolution in self._striding:
+            convolution.stride = (2, stride, stride)
 
-
-def tiny_r3d(width: int = 16, blocks: tuple[int, int, int, int] = (1, 1, 1, 1), **options: Any) -> R3D:
-    """A network of the same shape for small clips on a CPU."""
-    return R3D(width=width, blocks=blocks, **options)
+    @property
+    def _striding(self) -> list[nn.Conv3d]:
+        return [m for m in self.layer4[0].modules() if isinstance(m, nn.Conv3d) and m.stride[0] == 2]
 
 
 class BatchNorm(nn.BatchNorm3d):

@@ -2,34 +2,75 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
 from torch import Tensor, nn
 
+from fedreel.config import check_ranges
 from fedreel.kernels.norm import normed
-from fedreel.models.classifier import Backbone, Convolved, export_torchvision, load_torchvision
+from fedreel.models.backbone import Backbone, BackboneConfig, Images
+from fedreel.models.classifier import Convolved
+from fedreel.models.pretrained import load_pretrained
 
-__all__ = ["ResNet", "export_torchvision", "load_torchvision", "resnet10", "resnet18", "resnet34", "resnet50"]
+
+@dataclass(frozen=True)
+class ResNetConfig(BackboneConfig):
+    """`small_stem` is for images of 32 pixels: a 3x3 convolution of stride 1 and no max-pooling."""
+
+    takes: ClassVar = "images"
+    blocks: ClassVar[tuple[int, int, int, int]]
+    bottleneck: ClassVar = False
+
+    width: int = 64
+    small_stem: bool = False
+    init: str = ""  # a file of torchvision's weights; empty: random
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "task.backbone", width=(1, math.inf))
+
+    def network(self, sample: Images) -> ResNet:
+        return load_pretrained(ResNet(self), self.init)
+
+
+class ResNet10Config(ResNetConfig):
+    """ResNet-10: one block a stage, for small pictures on a CPU."""
+
+    blocks = (1, 1, 1, 1)
+
+
+class ResNet18Config(ResNetConfig):
+    """ResNet-18 (He et al. 2016): two blocks a stage."""
+
+    blocks = (2, 2, 2, 2)
+
+
+class ResNet34Config(ResNetConfig):
+    """ResNet-34 (He et al. 2016): 3, 4, 6 and 3 blocks."""
+
+    blocks = (3, 4, 6, 3)
+
+
+class ResNet50Config(ResNetConfig):
+    """ResNet-50 (He et al. 2016): 3, 4, 6 and 3 bottleneck blocks."""
+
+    blocks = (3, 4, 6, 3)
+    bottleneck = True
 
 
 class ResNet(Backbone):
-    """Images (N, 3, H, W) to a map (N, C, H/32, W/32) by `features`, pooled to (N, C) by calling it.
+    """Images (N, 3, H, W) to a map (N, C, H/32, W/32), or (N, C, H/8, W/8) with the small stem, by `features`; pooled
+    to (N, C) by calling it. C is 8 width, or 32 width with bottleneck blocks."""
 
-    C is 8 width, or 32 width with bottleneck blocks. `small_stem` is for images of 32 pixels: a 3x3
-    convolution of stride 1 and no max-pooling, so that the map is (N, C, H/8, W/8).
-    """
-
-    def __init__(
-        self,
-        blocks: tuple[int, int, int, int],
-        bottleneck: bool = False,
-        width: int = 64,
-        small_stem: bool = False,
-    ) -> None:
+    def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
-        block = Bottleneck if bottleneck else BasicBlock
-        kernel, stride = (3, 1) if small_stem else (7, 2)
+        width, blocks = config.width, config.blocks
+        block = Bottleneck if config.bottleneck else BasicBlock
+        kernel, stride = (3, 1) if config.small_stem else (7, 2)
         self.conv1 = nn.Conv2d(3, width, kernel, stride=stride, padding=kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
-        self.maxpool = nn.Identity() if small_stem else nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
+        self.maxpool = nn.Identity() if config.small_stem else nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
         inner, out = width, block.expansion * width
         self.layer1 = _stage(block, width, inner, blocks[0], 1)
         self.layer2 = _stage(block, out, 2 * inner, blocks[1], 2)
@@ -41,23 +82,6 @@ class ResNet(Backbone):
     def features(self, x: Tensor) -> Tensor:
         x = self.maxpool(normed(self.bn1, self.conv1(x), then="relu"))
         return self.layer4(self.layer3(self.layer2(self.layer1(x))))
-
-
-def resnet10(width: int = 64, small_stem: bool = False) -> ResNet:
-    """One block a stage: for small pictures on a CPU."""
-    return ResNet((1, 1, 1, 1), width=width, small_stem=small_stem)
-
-
-def resnet18(width: int = 64, small_stem: bool = False) -> ResNet:
-    return ResNet((2, 2, 2, 2), width=width, small_stem=small_stem)
-
-
-def resnet34(width: int = 64, small_stem: bool = False) -> ResNet:
-    return ResNet((3, 4, 6, 3), width=width, small_stem=small_stem)
-
-
-def resnet50(width: int = 64, small_stem: bool = False) -> ResNet:
-    return ResNet((3, 4, 6, 3), bottleneck=True, width=width, small_stem=small_stem)
 
 
 class BasicBlock(nn.Module):

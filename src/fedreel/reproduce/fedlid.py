@@ -29,7 +29,7 @@ SPLITS: dict[str, Mapping[str, Any]] = {
 }
 INITS: dict[str, Mapping[str, Any]] = {
     "random": {},
-    "ImageNet": {"task.network": "efficientnet-lite0", "task.init": "imagenet"},
+    "ImageNet": {"task.backbone": {"name": "efficientnet-lite0", "init": "imagenet"}},
 }
 SUPERVISED = {f"supervised server, {100 * s:.0f} %": {"method.server": "labels", "method.share": s} for s in SHARES}
 NONE, ONCE = "no server training", "server without labels, once"
@@ -102,16 +102,14 @@ SCALES = {
     "smoke": Scale(
         "fedlid",
         (0,),
-        {"round.rounds": 2, "train.epochs": 1, "task.width": 4},
+        {"round.rounds": 2, "train.epochs": 1, "task.backbone": {"name": "resnet10", "width": 4}},
         rows={"FedCA": {"method.public": 100}},
     ),
     "small": Scale(
         "fedlid",
         (0, 1, 2),
         given={  # a hundred classes on ten clients, on a GPU
-            "task.network": "resnet18",
-            "task.width": 32,
-            "task.small_stem": True,
+            "task.backbone": {"name": "resnet18", "width": 32, "small_stem": True},
             "train.epochs": 10,
             "train.batch_size": 128,
             "train.lr": 1e-3,
@@ -123,7 +121,7 @@ SCALES = {
             "round.rounds": 10,
             "round.evaluate_every": 10,  # the figures ask for every round
         },
-        rows={"init ImageNet": {"round.rounds": 5}},  # there is less left to learn
+        rows={"init ImageNet": {"round.rounds": 5, "task.backbone.small_stem": True}},  # there is less left to learn
     ),
     "paper": Scale("fedlid-paper", (0, 1, 2)),
 }
@@ -134,7 +132,7 @@ NOTES = (
     " of the mean of the clients' models)",
     "the same clients, initial weights and client sequence for all rows. The paper calls alpha 1 IID and 0.5 Non-IID;"
     " its ImageNet weights have seen the server's images with labels. Here they are those of EfficientNet-Lite0;"
-    " task.network and task.init take torchvision's ResNets",
+    " task.backbone.name and task.backbone.init take torchvision's ResNets",
 )
 COMMON: Mapping[str, Any] = {"scales": SCALES, "factor": 100.0, "adapt": adapt}
 STEPS = ("trained", "trained own", "averaged", "after", "probe before", "probe")

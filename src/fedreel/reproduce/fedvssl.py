@@ -175,7 +175,13 @@ SCALES = {
     "smoke": Scale(
         "fedvssl",
         (0,),
-        {"round.rounds": 2, "round.fraction": 0.375, "round.evaluate_every": 1, "train.epochs": 1, "task.width": 4},
+        {
+            "round.rounds": 2,
+            "round.fraction": 0.375,
+            "round.evaluate_every": 1,
+            "train.epochs": 1,
+            "task.backbone.width": 4,
+        },
         rows={"centralised": {"round.rounds": 2}},
     ),
     "small": Scale(
@@ -189,8 +195,8 @@ SCALES = {
             "train.batch_size": 8,
             "train.lr": 0.02,
             "train.precision": "bf16",
-            "task.width": 64,
-            "task.stem_size": 7,
+            "task.backbone.width": 64,
+            "task.backbone.stem_size": 7,
             "task.frames": 8,
             "task.size": 56,
             "task.stored": 64,

@@ -29,7 +29,7 @@ from fedreel.core.task import Task
 from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.device import pick_device
 from fedreel.machine.files import new_folder
-from fedreel.registry import ENGINES, lookup
+from fedreel.registry import ENGINES
 from fedreel.runs.progress import ProgressLine
 from fedreel.runs.rundir import RunDir, read_summary, room_to_write
 from fedreel.runs.track import find_trackers
@@ -140,7 +140,10 @@ def load(path: Path | str, *, model: str = GLOBAL, client: str = "", device: str
 
 def _without_init(recipe: Recipe) -> Recipe:
     """What a finished model began with is not read again: the file may be gone by now."""
-    return replace(recipe, task={**recipe.task, "init": ""}) if recipe.task.get("init") else recipe
+    backbone = recipe.task.get("backbone")
+    if not isinstance(backbone, dict) or "init" not in backbone:
+        return recipe
+    return replace(recipe, task={**recipe.task, "backbone": {**backbone, "init": ""}})
 
 
 def _private(run: Path, client: str, wanted: Sequence[str]) -> dict[str, Tensor]:
@@ -159,7 +162,7 @@ def _private(run: Path, client: str, wanted: Sequence[str]) -> dict[str, Tensor]
 
 def _engine_starter(recipe: Recipe) -> Callable[[Job], Any]:
     name, settings = recipe.engine["name"], {k: v for k, v in recipe.engine.items() if k != "name"}
-    cls = lookup(ENGINES, name)
+    cls = ENGINES.lookup(name)
     known = list(signature(cls.begin).parameters)[1:]
     for key in settings:
         if key not in known:

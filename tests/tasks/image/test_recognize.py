@@ -30,7 +30,8 @@ from support.tiny import cli
 
 COLOURS = {"grass": (40, 170, 60), "rust & <iron>": (190, 70, 30), "sea": (30, 60, 190)}
 CLASSES = sorted(COLOURS)
-TASK = {"name": "image", "classes": 3, "network": "resnet10", "width": 2, "size": 16, "padding": 1}
+BACKBONE = {"name": "resnet10", "width": 2, "small_stem": True}
+TASK = {"name": "image", "classes": 3, "backbone": BACKBONE, "size": 16, "padding": 1}
 
 
 def picture(path: Path, label: str, seed: int, size: tuple[int, int] = (20, 14)) -> Path:
@@ -351,12 +352,13 @@ def test_without_training_at_the_server_there_is_one_model_for_use(heads: Path) 
 
 def test_a_finished_model_does_not_need_the_weights_it_began_with(data: Path, trained: Path, tmp_path: Path) -> None:
     export(trained, tmp_path / "first.safetensors")
-    run = train(tmp_path / "run", data, {"name": "fedavg"}, rounds=1, init=str(tmp_path / "first.safetensors"))
+    began = BACKBONE | {"init": str(tmp_path / "first.safetensors")}
+    run = train(tmp_path / "run", data, {"name": "fedavg"}, rounds=1, backbone=began)
     file = picture(tmp_path / "a.png", "sea", 5)
     before = recognize(file, run)
     (tmp_path / "first.safetensors").unlink()
     assert recognize(file, run) == before
-    assert api.load(run).card["recipe"]["task"]["init"] == str(tmp_path / "first.safetensors")
+    assert api.load(run).card["recipe"]["task"]["backbone"] == began
 
 
 # what is refused

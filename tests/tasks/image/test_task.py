@@ -18,16 +18,18 @@ from fedreel.core.server_training import FullBatches
 from fedreel.core.task import Tensors
 from fedreel.core.training import fit
 from fedreel.errors import DataError, RecipeError
+from fedreel.models.resnet import ResNet10Config
 from fedreel.runs.rundir import read_metrics
 from fedreel.tasks.image.population import TestPictures as Shared
 from fedreel.tasks.image.task import Image
 from fedreel.tasks.recognition.task import Recognition
+from support.networks import small_r3d
 from support.tiny import videos
 
+TINY_RESNET = ResNet10Config(width=2, small_stem=True)
 TINY: dict[str, Any] = {
     "task.classes": 2,
-    "task.network": "resnet10",
-    "task.width": 2,
+    "task.backbone": {"name": "resnet10", "width": 2, "small_stem": True},
     "task.size": 16,
     "task.embedding": 4,
     "train.epochs": 1,
@@ -60,7 +62,7 @@ def test_accuracy_under_the_clients_own_distribution_by_hand() -> None:
 
     labels = torch.tensor([0, 0, 1, 1])
     test = Shared(torch.zeros(4, 16, 16, 3, dtype=torch.uint8), labels, torch.tensor([1.5, 1.5, 0.5, 0.5]))
-    found = Image(classes=2, size=16, width=2).evaluate(Always0(), test, 3)
+    found = Image(classes=2, size=16, backbone=TINY_RESNET).evaluate(Always0(), test, 3)
     assert found["top1"] == pytest.approx(0.5)
     assert found["top1_own"] == pytest.approx(0.75)
     assert found["n"] == 4
@@ -71,10 +73,10 @@ def test_learning_from_views_looks_at_no_label(kind: str) -> None:
     """Training with other labels ends with the same bits."""
     torch.manual_seed(0)
     if kind == "image":
-        task: Any = Image(classes=2, network="resnet10", width=2, size=16, embedding=4, objective="views")
+        task: Any = Image(classes=2, backbone=TINY_RESNET, size=16, embedding=4, objective="views")
         samples = torch.randint(256, (8, 16, 16, 3), dtype=torch.uint8)
     else:
-        task = Recognition(classes=2, width=2, size=16, frames=4, embedding=4, objective="views")
+        task = Recognition(classes=2, backbone=small_r3d(), size=16, frames=4, embedding=4, objective="views")
         samples = torch.randint(256, (8, 4, 16, 16, 3), dtype=torch.uint8)
     ends = []
     for labels in (torch.zeros(8, dtype=torch.long), torch.arange(8) % 2):
@@ -92,7 +94,7 @@ def test_learning_from_views_looks_at_no_label(kind: str) -> None:
 
 def test_a_raw_anchor_is_the_image_itself() -> None:
     images = torch.randint(256, (3, 16, 16, 3), dtype=torch.uint8)
-    task = Image(size=16, width=2, objective="views", anchor="raw")
+    task = Image(size=16, backbone=TINY_RESNET, objective="views", anchor="raw")
     (seen,) = task.augment((images, torch.zeros(3)))
     assert torch.equal(seen[:3], images.float())
     assert not torch.equal(seen[3:], images.float())
@@ -108,13 +110,13 @@ def test_a_contrast_always_has_as_many_negatives() -> None:
 def test_a_supervised_server_needs_labels() -> None:
     unlabelled = Tensors((torch.zeros(4, 16, 16, 3, dtype=torch.uint8), torch.full((4,), -1)))
     with pytest.raises(DataError, match="no labels to learn"):
-        Image(size=16, width=2).server_objective("labels", unlabelled, 1.0)
+        Image(size=16, backbone=TINY_RESNET).server_objective("labels", unlabelled, 1.0)
 
 
 def test_a_share_of_the_servers_labels_lies_within_a_larger_one() -> None:
     labels = torch.arange(40) % 4
     samples = torch.arange(40, dtype=torch.uint8)[:, None, None, None].expand(40, 16, 16, 3).contiguous()
-    task = Image(size=16, width=2)
+    task = Image(size=16, backbone=TINY_RESNET)
     shares = []
     for share in (0.2, 0.4, 1.0):
         subject = task.server_objective("labels", Tensors((samples, labels)), share)
@@ -148,7 +150,7 @@ def test_clips_can_be_studied_as_pictures_can(tmp_path: Path) -> None:
     source = videos(tmp_path / "videos", owners=2, clips=4)
     settings = {
         "task.classes": 2,
-        "task.width": 2,
+        "task.backbone.width": 2,
         "task.size": 16,
         "task.frames": 4,
         "task.differences": False,

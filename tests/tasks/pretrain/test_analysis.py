@@ -22,12 +22,13 @@ from fedreel.reproduce.spec import Row
 from fedreel.tasks.pretrain import analysis as pretraining
 from fedreel.tasks.pretrain.retrieval import labelled_set
 from fedreel.tasks.pretrain.task import Pretrain
+from support.networks import small_r3d
 from support.shelf import flat, shelved
 from support.tiny import videos
 from support.toy import federate, make_worker
 
 SETTINGS = {
-    "task.width": 2,
+    "task.backbone.width": 2,
     "task.frames": 2,
     "task.size": 14,
     "train.epochs": 1,
@@ -168,14 +169,14 @@ def test_folders_of_owners_without_classes_are_a_client_each(given: Path, tmp_pa
     shutil.copytree(given / "downstream", tmp_path / "downstream")
     settings = adapt(tmp_path)
     data = DataConfig(source=settings["data.source"], partition=settings["data.partition"])
-    population = Pretrain(width=2, frames=2, size=14).population(data, 0)
+    population = Pretrain(backbone=small_r3d(), frames=2, size=14).population(data, 0)
     assert len(population.clients) == 4
     assert [len(population.data(c).train) + len(population.data(c).test) for c in population.clients] == [3] * 4
 
 
 @pytest.mark.slow
 def test_the_playground_s_own_clips_are_its_downstream_set() -> None:
-    task = Pretrain(width=2, frames=4, size=28)
+    task = Pretrain(backbone=small_r3d(), frames=4, size=28)
     (found,) = pretraining.sets(Recipe(), task)
     assert found.name == "actions"
     assert len(found.classes) == 8
@@ -219,7 +220,7 @@ def test_the_pretext_is_put_to_owners_that_took_no_part_and_kept_models_are_sear
 
 
 def test_a_run_of_another_task_is_refused(given: Path, tmp_path: Path) -> None:
-    settings = {"task.width": 2, "task.classes": 2, "task.size": 16, "task.frames": 4, "round.rounds": 1}
+    settings = {"task.backbone.width": 2, "task.classes": 2, "task.size": 16, "task.frames": 4, "round.rounds": 1}
     out = start("recognition", tmp_path / "run", set={**settings, "data.source": given / "pretrain"}, device="cpu").path
     with pytest.raises(RunError, match="no pretraining"):
         pretraining.recalls(out)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedreel.models.classifier import Backbone, Classifier
+from fedreel.models.backbone import Backbone
+from fedreel.models.classifier import Classifier
 from fedreel.tasks.pretrain.downstream import (
     PROBE,
     TUNE,
@@ -25,9 +26,10 @@ from fedreel.tasks.pretrain.downstream import (
 from fedreel.tasks.pretrain.retrieval import LabelledSet, labelled_set
 from fedreel.tasks.pretrain.task import Pretrain
 from fedreel.tasks.vision.clip_views import Views
+from support.networks import small_r3d
 from support.shelf import Known, flat, shelved
 
-TINY = Pretrain(width=2, stem_size=3, frames=4, size=14)  # stored at 16 pixels
+TINY = Pretrain(backbone=small_r3d(bn_eps=1e-3, stem_size=3), frames=4, size=14)  # stored at 16 pixels
 VIEWS = Views(14, (1.0, 1.143))
 CPU = torch.device("cpu")
 

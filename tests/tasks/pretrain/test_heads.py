@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedreel.models.r3d import tiny_r3d
 from fedreel.tasks.pretrain.heads import OrderHead, SpeedHead, strided
+from support.networks import tiny_r3d
 
 
 def test_the_speed_head_is_a_linear_layer_on_the_mean_of_the_map() -> None:
@@ -36,7 +36,8 @@ def test_the_order_head_reads_pairs_of_a_samples_own_clips() -> None:
 
 def test_a_backbone_gets_its_stride_back_for_as_long_as_it_is_asked_to() -> None:
     torch.manual_seed(0)
-    fine = tiny_r3d(width=2, stage4_spatial_stride=False).eval()
+    fine = tiny_r3d(width=2).eval()
+    fine.last_stride = 1
     coarse = tiny_r3d(width=2).eval()
     coarse.load_state_dict(fine.state_dict())
     x = torch.randn(1, 3, 8, 32, 32)

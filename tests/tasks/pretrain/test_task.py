@@ -19,8 +19,9 @@ from fedreel.tasks.pretrain.task import Pretrain
 from fedreel.tasks.pretrain.windows import Windows
 from fedreel.tasks.recognition.task import Recognition
 from fedreel.tasks.vision.clip_views import Views
+from support.networks import small_r3d
 
-TINY = Pretrain(width=2, stem_size=3, frames=4, size=16)
+TINY = Pretrain(backbone=small_r3d(bn_eps=1e-3, stem_size=3), frames=4, size=16)
 PRETEXTS = ("speed", "vcop", "ctp")
 STRIDES = (-4, -2, -1, 0, 1, 2, 4)
 
@@ -203,7 +204,9 @@ def test_the_loss_of_windows_as_they_lie_is_the_same_every_time(pretext: str) ->
 @pytest.mark.parametrize("pretext", ["speed", "vcop"])
 def test_training_on_clips_that_brighten_steadily_lowers_the_loss(pretext: str) -> None:
     torch.manual_seed(0)
-    task = Pretrain(pretext=pretext, width=4, stem_size=3, frames=4, size=8, gap=2, flip=0.0, jitter=0.0, dropout=0.0)
+    backbone = small_r3d(4, bn_eps=1e-3, stem_size=3)
+    still = {"flip": 0.0, "jitter": 0.0, "dropout": 0.0}
+    task = Pretrain(pretext=pretext, backbone=backbone, frames=4, size=8, gap=2, **still)
     model, span = task.model(), task._asks.span
     examples = Windows(numbered(16, span, 9).flatten(0, 1) * 14, span * torch.arange(16), torch.full((16,), span), span)
     config = TrainConfig(batch_size=16, lr=0.05, momentum=0.9)
@@ -217,7 +220,7 @@ def test_training_on_clips_that_brighten_steadily_lowers_the_loss(pretext: str) 
 @pytest.mark.slow
 def test_steps_on_the_same_patches_lower_their_loss() -> None:
     torch.manual_seed(0)
-    task = replace(TINY, pretext="ctp", width=4)
+    task = replace(TINY, pretext="ctp", backbone=small_r3d(4, bn_eps=1e-3, stem_size=3))
     model = task.model()
     batch = next(iter(replace(moving(4, 24, 18), span=task._asks.span).batches(4)))
     parameters = tuple(model.parameters())
@@ -234,8 +237,8 @@ def test_steps_on_the_same_patches_lower_their_loss() -> None:
 def test_weights_go_from_a_pretext_into_recognition_and_give_the_same_vectors() -> None:
     torch.manual_seed(0)
     clips = torch.randint(0, 256, (2, 8, 32, 32, 3)).to(torch.uint8)
-    pretrained = Pretrain(pretext="ctp", width=2)
-    supervised = Recognition(width=2, bn_eps=1e-3)
+    pretrained = Pretrain(pretext="ctp", backbone=small_r3d())
+    supervised = Recognition(backbone=small_r3d())
     source, target = pretrained.model().eval(), supervised.model().eval()
     assert source.backbone.features(torch.zeros(1, 3, 8, 32, 32)).shape[3:] == (4, 4)
     target.backbone.load_state_dict(source.backbone.state_dict())
@@ -264,7 +267,7 @@ def test_a_network_that_sees_differences_is_blind_to_what_stands_still(pretext: 
 
 
 def test_clips_are_kept_a_seventh_larger_than_crops(data: Path) -> None:
-    task = Pretrain(width=2, frames=2, size=14)
+    task = Pretrain(backbone=small_r3d(), frames=2, size=14)
     population = task.population(DataConfig(source=str(data)), 0)
     (windows,) = next(population.data("owner0").train.batches(8))
     assert windows.shape == (len(windows), 5, 16, 16, 3)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fedreel.models.r3d import R3D, r3d_18
+from fedreel.models.r3d import R3D, R3DConfig
 from fedreel.tasks.pretrain.patches import decode, draw_boxes, mean_iou, paste, targets, tracking_loss
 from fedreel.tasks.pretrain.tracking import TrackHead
 from fedreel.tasks.vision.clip_input import network_input
+from support.networks import tiny_r3d
 
 
 def test_the_paper_head_looks_at_a_map_of_14_x_14_through_5_x_5() -> None:
     with torch.device("meta"):
-        backbone = r3d_18(bn_eps=1e-3, stage4_spatial_stride=False)
+        backbone = R3D(R3DConfig(bn_eps=1e-3))
+        backbone.last_stride = 1
         features = backbone.features(torch.empty(2, 3, 16, 112, 112))
         head = TrackHead(512, frames=16, time_extent=2)
         assert features.shape == (2, 512, 2, 14, 14)
@@ -65,7 +67,8 @@ def test_steps_on_planted_clips_lower_the_loss_and_find_the_patches() -> None:
     torch.manual_seed(0)
     boxes = draw_boxes(3, 4, 32)
     clips = network_input(paste(255 * torch.rand(3, 4, 32, 32, 3), boxes))
-    backbone = R3D(width=4, blocks=(1, 1, 1, 1), stage4_spatial_stride=False, stem_size=3)
+    backbone = tiny_r3d(width=4, stem_size=3)
+    backbone.last_stride = 1
     head, truth = TrackHead(32, frames=4, time_extent=1, hidden=32), targets(boxes, 32)
     for layer in (head.fc1, head.fc2):
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")  # the published one needs thousands of steps

@@ -12,7 +12,7 @@ from torch import nn
 
 from fedreel.runs.run import load
 from fedreel.tasks.skeleton import analysis as skeletons
-from support.moves import make_sets, train
+from support.moves import BACKBONE, make_sets, train
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,12 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(sets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("run") / "run", sets, topology="learnable", rounds={"rounds": 3})
+    return train(
+        tmp_path_factory.mktemp("run") / "run",
+        sets,
+        backbone=BACKBONE | {"topology": "learnable"},
+        rounds={"rounds": 3},
+    )
 
 
 def test_accuracies_are_the_last_rounds_and_their_unrest_that_of_the_second_half(tmp_path: Path) -> None:

@@ -13,18 +13,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreel.errors import RecipeError
-from fedreel.tasks.skeleton.ctrgcn import CTRGCN, Product, RefinedConvolution
+from fedreel.tasks.skeleton.ctrgcn import CTRGCNConfig, Product, RefinedConvolution
 from fedreel.tasks.skeleton.graph import adjacency, hops, scales, subsets
 from fedreel.tasks.skeleton.joints import KINECT_V1, KINECT_V2, Joints
-from fedreel.tasks.skeleton.msg3d import MSG3D, SCALES, WINDOW_SCALES, Window, window_shares
-from fedreel.tasks.skeleton.mstgcn import MSTGCN
+from fedreel.tasks.skeleton.msg3d import SCALES, WINDOW_SCALES, MSG3DConfig, Window, window_shares
 from fedreel.tasks.skeleton.mstgcn import Layer as MSTLayer
-from fedreel.tasks.skeleton.network import Skeleton, SkeletonBackbone
-from fedreel.tasks.skeleton.stgcn import STGCN
+from fedreel.tasks.skeleton.mstgcn import MSTGCNConfig
+from fedreel.tasks.skeleton.network import Skeleton, SkeletonBackbone, SkeletonConfig
+from fedreel.tasks.skeleton.stgcn import STGCNConfig
 from fedreel.tasks.skeleton.temporal import Branches, Timewise
 
-Network = Callable[..., SkeletonBackbone]
-SMALL: dict[str, tuple[Network, int]] = {"ST": (STGCN, 4), "CTR": (CTRGCN, 8), "MST": (MSTGCN, 4), "MS-G3D": (MSG3D, 6)}
+Config = Callable[..., SkeletonConfig]
+SMALL: dict[str, tuple[Config, int]] = {
+    "ST": (STGCNConfig, 4),
+    "CTR": (CTRGCNConfig, 8),
+    "MST": (MSTGCNConfig, 4),
+    "MS-G3D": (MSG3DConfig, 6),
+}
 TOPOLOGIES = {"ST": 10, "CTR": 10, "MST": 10, "MS-G3D": 3}  # if layers do not share
 every_network = pytest.mark.parametrize("which", SMALL)
 
@@ -35,8 +40,8 @@ def body(joints: Joints = KINECT_V1) -> Skeleton:
 
 def small(which: str, skeleton: Skeleton | None = None, features: int = 12, **options: Any) -> SkeletonBackbone:
     torch.manual_seed(0)
-    make, width = SMALL[which]
-    return make(skeleton or body(), width, features, **options).double()
+    config, width = SMALL[which]
+    return config(width=width, features=features, **options).network(skeleton or body()).double()
 
 
 def moves(joints: int = 20, bodies: int = 1, frames: int = 13, n: int = 2) -> Tensor:
@@ -114,8 +119,9 @@ def test_the_tensors_of_a_topology_are_named_once_or_once_per_layer(which: str, 
 @every_network
 def test_every_parameter_matters(which: str) -> None:
     torch.manual_seed(0)
-    make, width = SMALL[which]
-    net, x = make(body(), 4 * width, 48, topology="learnable", per_layer=True).double(), moves(bodies=2)
+    config, width = SMALL[which]
+    settings = config(width=4 * width, features=48, topology="learnable", per_layer=True)
+    net, x = settings.network(body()).double(), moves(bodies=2)
     for module in net.modules():
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
             module.momentum = 1  # one pass gives the statistics; a bias before a norm by batches would not matter
@@ -195,45 +201,46 @@ def test_joints_by_other_numbers_give_the_same_features(which: str, topology: st
 
 
 @pytest.mark.parametrize(
-    ("make", "width", "features", "count"),
+    ("config", "width", "features", "count"),
     [
-        (STGCN, 64, 256, 3_083_412),
-        (STGCN, 16, 64, 212_868),
-        (STGCN, 16, 128, 344_836),
-        (STGCN, 16, 256, 821_380),
-        (CTRGCN, 64, 256, 1_431_102),  # published: 1.46 M, of which 30,840 classify into 120
-        (CTRGCN, 16, 64, 111_846),
-        (CTRGCN, 16, 128, 163_622),
-        (MSTGCN, 112, 448, 2_864_261),  # published: about 3 M with a classifier
-        (MSTGCN, 28, 112, 249_593),
-        (MSG3D, 96, 384, 3_171_345),  # published: 3.2 M, of which 23,100 classify into 60
-        (MSG3D, 24, 96, 584_889),
+        (STGCNConfig, 64, 256, 3_083_412),
+        (STGCNConfig, 16, 64, 212_868),
+        (STGCNConfig, 16, 128, 344_836),
+        (STGCNConfig, 16, 256, 821_380),
+        (CTRGCNConfig, 64, 256, 1_431_102),  # published: 1.46 M, of which 30,840 classify into 120
+        (CTRGCNConfig, 16, 64, 111_846),
+        (CTRGCNConfig, 16, 128, 163_622),
+        (MSTGCNConfig, 112, 448, 2_864_261),  # published: about 3 M with a classifier
+        (MSTGCNConfig, 28, 112, 249_593),
+        (MSG3DConfig, 96, 384, 3_171_345),  # published: 3.2 M, of which 23,100 classify into 60
+        (MSG3DConfig, 24, 96, 584_889),
     ],
 )
-def test_networks_have_as_many_parameters_as_published(make: Network, width: int, features: int, count: int) -> None:
-    assert sum(p.numel() for p in make(body(KINECT_V2), width, features).parameters()) == count
+def test_networks_have_as_many_parameters_as_published(config: Config, width: int, features: int, count: int) -> None:
+    net = config(width=width, features=features).network(body(KINECT_V2))
+    assert sum(p.numel() for p in net.parameters()) == count
 
 
 @pytest.mark.parametrize("which", ["CTR", "MST", "MS-G3D"])
 def test_features_are_four_times_the_width_unless_told(which: str) -> None:
-    make, width = SMALL[which]
-    assert make(body(), width).out_channels == 4 * width
+    config, width = SMALL[which]
+    assert config(width=width).network(body()).out_channels == 4 * width
 
 
 @pytest.mark.parametrize(
-    ("make", "width", "features", "problem"),
+    ("config", "width", "features", "problem"),
     [
-        (CTRGCN, 12, 64, "width: a multiple of 8, such as 8 or 16"),
-        (CTRGCN, 16, 66, "features: a multiple of 4, such as 64 or 68"),
-        (MSTGCN, 30, 112, "width: a multiple of 4, such as 28 or 32"),
-        (MSTGCN, 28, 1, "features: a multiple of 4, such as 4 or 8"),
-        (MSG3D, 16, 96, "width: a multiple of 6, such as 12 or 18"),
-        (MSG3D, 24, 128, "features: a multiple of 6, such as 126 or 132"),
+        (CTRGCNConfig, 12, 64, r"width\n +expected: a multiple of 8, such as 8 or 16"),
+        (CTRGCNConfig, 16, 66, r"features\n +expected: a multiple of 4, such as 64 or 68"),
+        (MSTGCNConfig, 30, 112, r"width\n +expected: a multiple of 4, such as 28 or 32"),
+        (MSTGCNConfig, 28, 1, r"features\n +expected: a multiple of 4, such as 4 or 8"),
+        (MSG3DConfig, 16, 96, r"width\n +expected: a multiple of 6, such as 12 or 18"),
+        (MSG3DConfig, 24, 128, r"features\n +expected: a multiple of 6, such as 126 or 132"),
     ],
 )
-def test_widths_that_branches_cannot_share_are_refused(make: Network, width: int, features: int, problem: str) -> None:
+def test_widths_that_branches_cannot_share_are_refused(config: Config, width: int, features: int, problem: str) -> None:
     with pytest.raises(RecipeError, match=problem):
-        make(body(), width, features)
+        config(width=width, features=features)
 
 
 @pytest.mark.parametrize(("kernel", "stride", "dilation"), [(9, 1, 1), (9, 2, 1), (5, 1, 2), (3, 2, 4)])

@@ -19,7 +19,7 @@ from fedreel.runs.run import load, run
 from fedreel.tasks.skeleton.joints import KINECT_V1, KINECT_V2
 from fedreel.tasks.skeleton.prepare import prepare
 from fedreel.tasks.skeleton.recognize import recognize
-from support.moves import LEFT, RIGHT, TASK, make_sets, motion, one, train
+from support.moves import BACKBONE, LEFT, RIGHT, TASK, make_sets, motion, one, train
 from support.tiny import cli
 
 
@@ -155,7 +155,7 @@ def test_of_several_clients_one_must_be_named(federated: Path, sets: Path) -> No
 
 def test_a_model_that_all_clients_share_needs_no_client(sets: Path, tmp_path: Path) -> None:
     shutil.copy(sets / "right.npz", tmp_path / "a.npz")
-    settings = {"own_classifier": False, "own_statistics": False, "topology": "graph"}
+    settings = {"own_classifier": False, "own_statistics": False, "backbone": BACKBONE | {"topology": "graph"}}
     table = {
         "task": TASK | settings,
         "method": {"name": "fedavg"},

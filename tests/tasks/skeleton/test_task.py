@@ -10,13 +10,16 @@ import pytest
 import torch
 
 from fedreel.config import DataConfig, load_recipe, make_recipe
+from fedreel.core.job import make_task
 from fedreel.core.weights import bind
 from fedreel.errors import DataError, FedreelError, RecipeError
 from fedreel.runs.run import run
+from fedreel.tasks.skeleton.stgcn import STGCNConfig
 from fedreel.tasks.skeleton.task import SkeletonRecognition, cropped, moved, sheared
 from support.moves import TASK, make_sets, train
 
-SETTINGS = {k: v for k, v in TASK.items() if k != "name"}
+SETTINGS: dict[str, Any] = {**TASK, "backbone": STGCNConfig(width=4, features=8, topology="both")}
+del SETTINGS["name"]
 
 
 @pytest.fixture(scope="module")
@@ -110,14 +113,14 @@ def test_a_list_shorter_than_the_classifier_is_as_good_as_one_of_its_length() ->
     ],
 )
 def test_what_is_a_clients_own(changes: dict[str, Any], own: set[str]) -> None:
-    task = SkeletonRecognition(**{**SETTINGS, "topology": "graph", "projection": 4, **changes})
+    task = SkeletonRecognition(**{**SETTINGS, "projection": 4, **changes})
     found = [t.name for t in bind(task.model()).layout.tensors if task.own(t)]
     assert {n if n.startswith("head.fc") else n.rpartition(".")[2] for n in found} == own
 
 
 def test_the_profiles_of_paper_and_code() -> None:
     paper = SkeletonRecognition(classes=60)
-    code = SkeletonRecognition(classes=60, features=256, neck=512)
+    code = SkeletonRecognition(classes=60, backbone=STGCNConfig(features=256, neck=512))
     count = [sum(p.numel() for p in t.model().backbone.parameters()) for t in (paper, code)]
     assert count[0] == 344_836
     assert count[1] == 821_380 + 256 * 512 + 512 + 2 * 512  # the neck: a layer and its batch norm
@@ -159,11 +162,12 @@ def test_a_set_that_is_left_out_is_no_client(sets: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", [{"width": 0}, {"classes": 1}, {"length": 0}, {"dropout": 1.5}, {"joints": "kinnect"}]
+    "setting",
+    [{"classes": 1}, {"length": 0}, {"joints": "kinnect"}, {"backbone": {"width": 0}}, {"backbone": {"dropout": 1.5}}],
 )
 def test_settings_that_cannot_be_are_refused(setting: dict[str, Any]) -> None:
     with pytest.raises((RecipeError, DataError)):
-        SkeletonRecognition(**{**SETTINGS, **setting}).model()
+        make_task(make_recipe({"task": {**TASK, **setting}, "method": {"name": "fsar"}})).model()
 
 
 def test_the_card_says_what_a_user_must_feed_the_model() -> None:
@@ -175,19 +179,17 @@ def test_the_card_says_what_a_user_must_feed_the_model() -> None:
 
 def test_the_papers_recipe_is_the_papers_setting() -> None:
     recipe = load_recipe("fsar-paper")
-    task = SkeletonRecognition(**{k: v for k, v in recipe.task.items() if k != "name"})
-    assert (task.width, task.features, task.length, recipe.round.rounds, recipe.train.batch_size) == (
-        16,
-        128,
-        50,
-        300,
-        128,
-    )
+    task = make_task(recipe)
+    assert isinstance(task, SkeletonRecognition)
+    assert task.backbone == STGCNConfig(width=16, features=128, topology="learnable")
+    assert (task.length, recipe.round.rounds, recipe.train.batch_size) == (50, 300, 128)
     assert make_recipe({"task": {"name": "skeleton"}, "method": {"name": "fsar"}})
 
 
 @pytest.mark.slow
 def test_the_recipe_runs_on_the_playground(tmp_path: Path) -> None:
-    recipe = load_recipe("fsar", {"round.rounds": 1, "task.width": 2, "task.features": 4, "device": "cpu"})
+    recipe = load_recipe(
+        "fsar", {"round.rounds": 1, "task.backbone.width": 2, "task.backbone.features": 4, "device": "cpu"}
+    )
     summary = run(recipe, tmp_path / "run", quiet=True).summary
     assert summary["clients"] == 5

@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 
 from fedreel.core.state import PrivateStore
 from fedreel.errors import DataError, RunError
-from fedreel.models.r3d import R3D, load_torchvision
+from fedreel.models.classifier import load_torchvision
+from fedreel.models.r3d import R3D
 from fedreel.runs.run import load
 from fedreel.tasks.vision.export import export
 from support.embedded import other_task, train
@@ -30,7 +31,7 @@ def test_the_file_makes_the_same_network_again(trained: Path, tmp_path: Path) ->
     assert not any(name.startswith(("fc.", "head.", "backbone.")) for name in tensors)
     loaded = load(trained)
     task = loaded.task
-    again = R3D(task.width, task.blocks, task.bn_eps, stem_size=task.stem_size)  # type: ignore[attr-defined]
+    again = R3D(task.backbone)  # type: ignore[attr-defined]
     load_torchvision(again, tensors)
     clips = torch.rand(2, 3, 4, 16, 16, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,51 +14,40 @@ from torch.nn import functional as F
 from fedreel import playground
 from fedreel.config import DataConfig, check_ranges
 from fedreel.core.task import Examples, Population, Tensors
-from fedreel.models.classifier import Backbone, Classifier
-from fedreel.models.efficientnet import EfficientNetLite0
-from fedreel.models.pretrained import load_pretrained
-from fedreel.models.resnet import resnet10, resnet18, resnet34, resnet50
+from fedreel.models.backbone import Backbone, BackboneConfig, Images
+from fedreel.models.classifier import Classifier
+from fedreel.models.resnet import ResNet18Config
 from fedreel.tasks.image.pictures import open_pictures
 from fedreel.tasks.image.population import PicturePopulation, TestPictures, open_public
 from fedreel.tasks.vision.contrast import Contrasting
 from fedreel.tasks.vision.contrast_views import SimCLR, crop_and_flip
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
-RESNETS = {"resnet10": resnet10, "resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
 
 
 @dataclass(frozen=True)
 class Image(Contrasting):
-    """A ResNet or EfficientNet-Lite0 on images of `size` pixels. The paper setting is resnet18, width 64, 224 pixels,
-    ImageNet weights (recipe fedlid-paper); for 32 pixels the stem is small: a 3x3 convolution of stride 1."""
+    """A network on images of `size` pixels. The paper setting is resnet18 on 224 pixels with ImageNet weights (recipe
+    fedlid-paper); for 32 pixels its stem should be small."""
 
-    network: Literal["resnet10", "resnet18", "resnet34", "resnet50", "efficientnet-lite0"] = "resnet18"
-    width: int = 64  # of ResNets
-    small_stem: bool = True
+    backbone: BackboneConfig = field(default_factory=ResNet18Config)
     size: int = 32
-    init: str = ""  # imagenet, or a file of torchvision's weights; empty: random
     label_share: float = 1.0  # of each client's training images; others serve where views are the objective
     padding: int = 4  # training images are cropped from so much larger ones
     flip: float = 0.5
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        self.backbone.check_takes("images")
         self.check_contrast()
-        check_ranges(self, "task", classes=(2, math.inf), width=(1, math.inf), size=(8, math.inf), flip=(0, 1))
+        check_ranges(self, "task", classes=(2, math.inf), size=(8, math.inf), flip=(0, 1))
         check_ranges(self, "task", padding=(0, math.inf), dropout=(0, 1), label_share=(1e-9, 1))
 
-    def backbone(self) -> Backbone:
-        made: Backbone
-        if self.network == "efficientnet-lite0":
-            made = EfficientNetLite0(small_stem=self.small_stem)
-        else:
-            made = RESNETS[self.network](width=self.width, small_stem=self.small_stem)
-        if self.init:
-            load_pretrained(made, self.init)
-        return made
+    def network(self) -> Backbone:
+        return self.backbone.network(Images(self.size))
 
     def classifier(self) -> nn.Module:
-        return Classifier(self.backbone(), self.classes, dropout=self.dropout)
+        return Classifier(self.network(), self.classes, dropout=self.dropout)
 
     def population(self, data: DataConfig, seed: int) -> Population:
         source = data.source

@@ -17,6 +17,7 @@ from fedreel.core.task import Examples
 from fedreel.errors import DataError, RunError
 from fedreel.machine.device import pick_device
 from fedreel.metrics.landscape import landscape, sharpness
+from fedreel.models.r3d import R3DConfig
 from fedreel.report.matrices import Matrix, write_matrices
 from fedreel.runs.run import Loaded, load
 from fedreel.runs.rundir import read_metrics
@@ -227,8 +228,9 @@ def opened(run: Path) -> tuple[Loaded, Recipe]:
 
 
 def _smaller(task: Pretrain) -> bool:
-    """Whether the network is smaller than the paper's."""
-    return task.width < PAPER_WIDTH or sum(task.blocks) < PAPER_BLOCKS
+    """Whether the network is an R3D smaller than the paper's."""
+    backbone = task.backbone
+    return isinstance(backbone, R3DConfig) and (backbone.width < PAPER_WIDTH or sum(backbone.blocks) < PAPER_BLOCKS)
 
 
 def _task(loaded: Loaded) -> Pretrain:

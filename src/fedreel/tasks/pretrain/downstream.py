@@ -21,8 +21,8 @@ from fedreel.core.task import Examples, Objective, Outputs, Tensors
 from fedreel.core.training import check_finite, fit, learning_rate
 from fedreel.data.shards import Shards
 from fedreel.machine.device import seeded
+from fedreel.models.backbone import Backbone
 from fedreel.models.classifier import Classifier
-from fedreel.models.r3d import R3D
 from fedreel.tasks.pretrain.retrieval import LabelledSet, clip_features, ten_clips
 from fedreel.tasks.vision.clip_views import Views
 
@@ -98,7 +98,7 @@ def fine_tune(
     training videos, random views of them. In eval mode."""
     device = next(model.parameters()).device
     with seeded(seed, device):
-        backbone = cast(R3D, copy.deepcopy(model.backbone))
+        backbone = cast(Backbone, copy.deepcopy(model.backbone))
         classifier = Classifier(backbone, len(labelled.classes), DROPOUT).to(device)
         examples = RandomClips(labelled.source, labelled.train, labelled.labels, task.frames, stride, device)
         _train(classifier, _Tuned(task, views), examples, config, seed)

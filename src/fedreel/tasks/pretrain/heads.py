@@ -9,13 +9,14 @@ from itertools import combinations
 import torch
 from torch import Tensor, nn
 
+from fedreel.models.backbone import Backbone
 from fedreel.models.r3d import R3D
 
 
 class PretextNetwork(nn.Module):
     """Methods tell its two parts apart by the names, `backbone.*` and `head.*`."""
 
-    def __init__(self, backbone: R3D, head: nn.Module) -> None:
+    def __init__(self, backbone: Backbone, head: nn.Module) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
@@ -54,15 +55,14 @@ class OrderHead(nn.Module):
 
 
 @contextmanager
-def strided(backbone: R3D) -> Iterator[R3D]:
-    """Within this, stage 4 has its spatial stride, whether it was pretrained with it or not."""
-    first = backbone.layer4[0].modules()
-    convolutions = [m for m in first if isinstance(m, nn.Conv3d) and m.stride != (1, 1, 1)]
-    before = [convolution.stride for convolution in convolutions]
-    for convolution in convolutions:
-        convolution.stride = (2, 2, 2)
+def strided(backbone: Backbone) -> Iterator[Backbone]:
+    """Within this, stage 4 of R3D has its spatial stride, whether it was pretrained with it or not."""
+    if not isinstance(backbone, R3D):
+        yield backbone
+        return
+    before = backbone.last_stride
+    backbone.last_stride = 2
     try:
         yield backbone
     finally:
-        for convolution, stride in zip(convolutions, before):
-            convolution.stride = stride
+        backbone.last_stride = before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -15,7 +15,9 @@ from fedreel.core.abilities import Embeds
 from fedreel.core.task import Examples, Outputs, Population, Task
 from fedreel.errors import RecipeError
 from fedreel.machine.device import seeded
-from fedreel.models.r3d import R3D
+from fedreel.models.backbone import BackboneConfig, Clips
+from fedreel.models.r3d import R3D, R3DConfig
+from fedreel.registry import BACKBONES
 from fedreel.tasks.pretrain.heads import PretextNetwork, strided
 from fedreel.tasks.pretrain.pretexts import Catch, Order, Pretext, Question, Speed
 from fedreel.tasks.pretrain.windows import WindowPopulation
@@ -28,18 +30,15 @@ Batch = Question | tuple[Tensor]  # as it goes into the network, or windows as t
 
 @dataclass(frozen=True)
 class Pretrain(Task, Embeds):
-    """R3D on clips of `frames` frames of `size` pixels. The pretexts are `speed` (at which of seven speeds is it
+    """A network on clips of `frames` frames of `size` pixels. The pretexts are `speed` (at which of seven speeds is it
     played), `vcop` (in which order are three clips; crops from random places but no scales, flips or jitter) and `ctp`
-    (Catch-the-Patch: where do moving patches go). The paper setting is width 64, two blocks a stage, 16 frames of 112
-    pixels (recipe fedvssl-paper)."""
+    (Catch-the-Patch: where do moving patches go; for r3d, whose map it wants twice as fine). The paper setting is 16
+    frames of 112 pixels and r3d with bn_eps = 1e-3 (recipe fedvssl-paper)."""
 
     sends: ClassVar = {"frames": "count"}
 
     pretext: Literal["speed", "vcop", "ctp"] = "speed"
-    width: int = 8
-    blocks: tuple[int, int, int, int] = (1, 1, 1, 1)
-    bn_eps: float = 1e-3
-    stem_size: int = 7
+    backbone: BackboneConfig = field(default_factory=R3DConfig)
     frames: int = 8
     size: int = 32
     stored: int = 0  # side that clips are kept at, to be cropped from; 0: 8/7 of the size, as 128 pixels for 112
@@ -51,7 +50,15 @@ class Pretrain(Task, Embeds):
     differences: bool = False  # the network sees differences of neighbouring frames, not frames
 
     def __post_init__(self) -> None:
-        check_ranges(self, "task", width=(1, math.inf), frames=(2, math.inf), size=(1, math.inf), gap=(0, math.inf))
+        self.backbone.check_takes("clips")
+        if self.pretext == "ctp" and not isinstance(self.backbone, R3DConfig):
+            raise RecipeError(
+                "Catch-the-Patch needs a map twice as fine as this backbone's",
+                where="[task.backbone] name",
+                expected="r3d, or the pretext speed or vcop",
+                found=BACKBONES.name_of(type(self.backbone)),
+            )
+        check_ranges(self, "task", frames=(2, math.inf), size=(1, math.inf), gap=(0, math.inf))
         check_ranges(self, "task", flip=(0, 1), jitter=(0, 1), dropout=(0, 1))
         if 0 != self.stored < self.size:
             raise RecipeError(
@@ -69,9 +76,10 @@ class Pretrain(Task, Embeds):
             )
 
     def model(self) -> PretextNetwork:
-        backbone = R3D(
-            self.width, self.blocks, self.bn_eps, stage4_spatial_stride=not self._asks.fine, stem_size=self.stem_size
-        )
+        backbone = self.backbone.network(Clips(self.frames - self.differences, self.size))
+        if self._asks.fine:
+            assert isinstance(backbone, R3D)
+            backbone.last_stride = 1
         return PretextNetwork(backbone, self._asks.head(backbone.out_channels))
 
     def population(self, data: DataConfig, seed: int) -> Population:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from fedreel.config import DataConfig, check_ranges
 from fedreel.core.abilities import Embeds
 from fedreel.core.task import Population, Tensors
+from fedreel.models.backbone import Backbone, BackboneConfig, Clips
 from fedreel.models.classifier import Classifier
-from fedreel.models.r3d import R3D
+from fedreel.models.r3d import R3DConfig
 from fedreel.tasks.vision.clip_input import MEAN, STD, network_input, pooled
 from fedreel.tasks.vision.clips import ClipPopulation, open_clips
 from fedreel.tasks.vision.contrast import Contrasting
@@ -22,15 +23,12 @@ from fedreel.tasks.vision.contrast_views import SimCLR
 
 @dataclass(frozen=True)
 class Recognition(Contrasting, Embeds):
-    """R3D on `frames` evenly spaced frames of `size` pixels. The paper setting is width 64, two blocks a stage, 16
-    frames of 112 pixels (recipe recognition-r3d18)."""
+    """A network on `frames` evenly spaced frames of `size` pixels. R3D's published setting is 16 frames of 112 pixels
+    (recipe recognition-r3d18)."""
 
     sends: ClassVar = {"frames": "count"}
 
-    width: int = 8
-    blocks: tuple[int, int, int, int] = (1, 1, 1, 1)
-    bn_eps: float = 1e-5
-    stem_size: int = 7
+    backbone: BackboneConfig = field(default_factory=R3DConfig)
     frames: int = 8
     size: int = 32
     dropout: float = 0.0
@@ -39,16 +37,17 @@ class Recognition(Contrasting, Embeds):
     differences: bool = False  # the network sees differences of neighbouring frames, not frames
 
     def __post_init__(self) -> None:
+        self.backbone.check_takes("clips")
         self.check_contrast()
-        check_ranges(self, "task", classes=(2, math.inf), width=(1, math.inf), size=(1, math.inf), dropout=(0, 1))
+        check_ranges(self, "task", classes=(2, math.inf), size=(1, math.inf), dropout=(0, 1))
         check_ranges(self, "task", projection=(0, math.inf), shift=(0, math.inf))
         check_ranges(self, "task", frames=(2 if self.differences else 1, math.inf))
 
-    def backbone(self) -> R3D:
-        return R3D(width=self.width, blocks=self.blocks, bn_eps=self.bn_eps, stem_size=self.stem_size)
+    def network(self) -> Backbone:
+        return self.backbone.network(Clips(self.frames - self.differences, self.size))
 
     def classifier(self) -> nn.Module:
-        return Classifier(self.backbone(), self.classes, dropout=self.dropout, projection=self.projection)
+        return Classifier(self.network(), self.classes, dropout=self.dropout, projection=self.projection)
 
     def population(self, data: DataConfig, seed: int) -> Population:
         population = ClipPopulation(open_clips(data, (self.size, self.size)), data, self.frames, seed)

@@ -2,79 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedreel.tasks.skeleton.graph import subsets
-from fedreel.tasks.skeleton.network import Pointwise, Skeleton, SkeletonBackbone, Topologies
-from fedreel.tasks.skeleton.stgcn import LAST, WIDTHS
-from fedreel.tasks.skeleton.temporal import Branches, check_width, shortcut, start
-from fedreel.tasks.skeleton.topology import Kind
+from fedreel.tasks.skeleton.layered import LayeredBackbone, LayeredConfig
+from fedreel.tasks.skeleton.network import Pointwise, Skeleton
+from fedreel.tasks.skeleton.temporal import Branches, shortcut, start
 
 KERNEL, DILATIONS = 5, (1, 2)  # of the temporal convolutions
 REDUCTION = 8  # channels for each one that relations between joints are made of
 
 
-class CTRGCN(SkeletonBackbone):
-    """Width 64 is the original, 16 a quarter; the last layer gives `features` channels, 4 * width unless told.
+@dataclass(frozen=True)
+class CTRGCNConfig(LayeredConfig):
+    """Width 64 is the original, 16 a quarter."""
 
-    In the published network each layer learns its own matrices, which start as the graph: kind `graph`. With any other
-    kind FSAR's topology takes their place. The graph is ST-GCN's, normalised as a whole; the authors' code splits the
-    same bones into inward and outward ones and normalises these apart."""
+    shares: ClassVar = (REDUCTION, len(DILATIONS) + 2)
 
-    def __init__(
-        self,
-        skeleton: Skeleton,
-        width: int = 16,
-        features: int | None = None,
-        *,
-        dropout: float = 0.0,
-        neck: int = 0,
-        topology: Kind = "graph",
-        per_layer: bool = False,
-    ) -> None:
-        features = 4 * width if features is None else features
-        check_width("CTR-GCN", "width", width, REDUCTION)
-        check_width("CTR-GCN", "features", features, len(DILATIONS) + 2)
-        super().__init__(skeleton, features, neck)
-        graph = subsets(skeleton.joints, skeleton.bones, skeleton.centre, skeleton.partition)
-        channels = [3, *(width * w for w in WIDTHS), features]
-        strides = [2 if i in LAST[:-1] else 1 for i in range(len(channels) - 1)]
-        own = topology == "graph"
-        self.topologies = None if own else Topologies(graph, topology, len(strides), per_layer)
-        self.matrices = nn.ParameterList(graph.clone() for _ in strides) if own else None
-        self.layers = nn.ModuleList(
-            Layer(channels[i], channels[i + 1], len(graph), strides[i], dropout, residual=i > 0)
-            for i in range(len(strides))
-        )
+    def network(self, sample: Skeleton) -> CTRGCN:
+        return CTRGCN(self, sample)
 
-    def block(self, number: int, h: Tensor) -> Tensor:
-        for i in range(LAST[number - 1] if number else 0, LAST[number]):
-            h = self.layers[i](h, self._matrix(i))
-        return h
 
-    def _matrix(self, layer: int) -> Tensor:
-        if self.matrices is not None:
-            return self.matrices[layer]
-        assert self.topologies is not None
-        return self.topologies.matrix(layer)
+class CTRGCN(LayeredBackbone):
+    """In the published network each layer learns its own matrices, which start as the graph: kind `graph`. With any
+    other kind FSAR's topology takes their place. The graph is ST-GCN's, normalised as a whole; the authors' code splits
+    the same bones into inward and outward ones and normalises these apart."""
+
+    matrices: nn.ParameterList | None
+
+    def __init__(self, config: CTRGCNConfig, skeleton: Skeleton) -> None:
+        super().__init__(config, skeleton, Layer)
+
+    def add_matrices(self, config: LayeredConfig, graph: Tensor, layers: int) -> None:
+        self.matrices = None
+        if config.topology == "graph":
+            self.matrices = nn.ParameterList(graph.clone() for _ in range(layers))
+        else:
+            super().add_matrices(config, graph, layers)
+
+    def matrices_of(self, layers: range) -> list[Tensor]:
+        return super().matrices_of(layers) if self.matrices is None else [self.matrices[i] for i in layers]
 
 
 class Layer(nn.Module):
     """Refined graph convolution and branches over time, each followed by its residual connection."""
 
-    def __init__(self, channels: int, out: int, subsets: int, stride: int, dropout: float, residual: bool) -> None:
+    def __init__(self, channels: int, out: int, graph: Tensor, stride: int, dropout: float, first: bool) -> None:
         super().__init__()
-        self.spatial = RefinedConvolution(channels, out, subsets)
+        self.spatial = RefinedConvolution(channels, out, len(graph))
         self.spatial_bn = nn.BatchNorm2d(out)
         nn.init.constant_(self.spatial_bn.weight, 1e-6)  # a layer starts as if it had no graph
         self.spatial_residual = shortcut(channels, out)
         self.temporal = Branches(out, out, KERNEL, DILATIONS, stride)
         self.dropout = dropout
-        self.residual = shortcut(channels, out, stride) if residual else None
+        self.residual = None if first else shortcut(channels, out, stride)
         _start(self)
 
     def forward(self, x: Tensor, matrices: Tensor) -> Tensor:

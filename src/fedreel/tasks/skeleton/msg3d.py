@@ -3,46 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreel.tasks.skeleton.graph import hops, scales
-from fedreel.tasks.skeleton.network import BLOCKS, Pointwise, Skeleton, SkeletonBackbone, Topologies
-from fedreel.tasks.skeleton.temporal import Branches, check_width, shortcut
-from fedreel.tasks.skeleton.topology import Kind
+from fedreel.tasks.skeleton.network import (
+    BLOCKS,
+    Pointwise,
+    Skeleton,
+    SkeletonBackbone,
+    SkeletonConfig,
+    Topologies,
+)
+from fedreel.tasks.skeleton.temporal import Branches, shortcut
 
 SCALES, WINDOW_SCALES = 13, 6  # distances in bones, from 0: in a frame, in a window
 WINDOWS = (3, 5)  # frames
 KERNEL, DILATIONS = 3, (1, 2, 3, 4)  # of the temporal convolutions
 
 
-class MSG3D(SkeletonBackbone):
-    """Width 96 is the original, 24 a quarter; the last layer gives `features` channels, 4 * width unless told. The
-    windows see the first scales of the same topology."""
+@dataclass(frozen=True)
+class MSG3DConfig(SkeletonConfig):
+    """Width 96 is the original, 24 a quarter."""
 
-    def __init__(
-        self,
-        skeleton: Skeleton,
-        width: int = 24,
-        features: int | None = None,
-        *,
-        dropout: float = 0.0,
-        neck: int = 0,
-        topology: Kind = "graph",
-        per_layer: bool = False,
-    ) -> None:
-        features = 4 * width if features is None else features
-        check_width("MS-G3D", "width", width, len(DILATIONS) + 2)
-        check_width("MS-G3D", "features", features, len(DILATIONS) + 2)
-        super().__init__(skeleton, features, neck)
+    shares: ClassVar = (len(DILATIONS) + 2, len(DILATIONS) + 2)
+
+    width: int = 24
+
+    def network(self, sample: Skeleton) -> MSG3D:
+        return MSG3D(self, sample)
+
+
+class MSG3D(SkeletonBackbone):
+    """Three stages. The windows see the first scales of the same topology."""
+
+    def __init__(self, config: MSG3DConfig, skeleton: Skeleton) -> None:
+        super().__init__(config, skeleton)
         graph = scales(skeleton.joints, skeleton.bones, SCALES)
         shares = [window_shares(skeleton, graph, window) for window in WINDOWS]
-        channels, lasts = [3, width, 2 * width, 4 * width], [width, 2 * width, features]
-        self.topologies = Topologies(graph, topology, BLOCKS, per_layer)
+        width = config.width
+        channels, lasts = [3, width, 2 * width, 4 * width], [width, 2 * width, config.channels]
+        self.topologies = Topologies(graph, config.topology, BLOCKS, config.per_layer)
         self.stages = nn.ModuleList(
-            Stage(channels[i], channels[i + 1], lasts[i], shares, dropout, first=i == 0) for i in range(BLOCKS)
+            Stage(channels[i], channels[i + 1], lasts[i], shares, config.dropout, first=i == 0) for i in range(BLOCKS)
         )
 
     def block(self, number: int, h: Tensor) -> Tensor:

@@ -3,52 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedreel.tasks.skeleton.graph import subsets
-from fedreel.tasks.skeleton.network import Pointwise, Skeleton, SkeletonBackbone, Topologies, spread
-from fedreel.tasks.skeleton.stgcn import LAST, TEMPORAL, WIDTHS
-from fedreel.tasks.skeleton.temporal import Timewise, check_width, shortcut, start
-from fedreel.tasks.skeleton.topology import Kind
+from fedreel.tasks.skeleton.layered import LayeredBackbone, LayeredConfig
+from fedreel.tasks.skeleton.network import Pointwise, Skeleton, spread
+from fedreel.tasks.skeleton.stgcn import TEMPORAL
+from fedreel.tasks.skeleton.temporal import Timewise, shortcut, start
 
 PARTS = 4  # of the channels, in space and in time
 
 
-class MSTGCN(SkeletonBackbone):
-    """Width 112 is the original, 28 a quarter; the last layer gives `features` channels, 4 * width unless told. The
-    graph is ST-GCN's; the authors' code normalises its inward and outward bones apart."""
+@dataclass(frozen=True)
+class MSTGCNConfig(LayeredConfig):
+    """Width 112 is the original, 28 a quarter."""
 
-    def __init__(
-        self,
-        skeleton: Skeleton,
-        width: int = 28,
-        features: int | None = None,
-        *,
-        dropout: float = 0.0,
-        neck: int = 0,
-        topology: Kind = "graph",
-        per_layer: bool = False,
-    ) -> None:
-        features = 4 * width if features is None else features
-        check_width("MST-GCN", "width", width, PARTS)
-        check_width("MST-GCN", "features", features, PARTS)
-        super().__init__(skeleton, features, neck)
-        graph = subsets(skeleton.joints, skeleton.bones, skeleton.centre, skeleton.partition)
-        channels = [3, *(width * w for w in WIDTHS), features]
-        strides = [2 if i in LAST[:-1] else 1 for i in range(len(channels) - 1)]
-        self.topologies = Topologies(graph, topology, len(strides), per_layer)
-        self.layers = nn.ModuleList(
-            Layer(channels[i], channels[i + 1], graph, strides[i], dropout, first=i == 0) for i in range(len(strides))
-        )
+    shares: ClassVar = (PARTS, PARTS)
 
-    def block(self, number: int, h: Tensor) -> Tensor:
-        for i in range(LAST[number - 1] if number else 0, LAST[number]):
-            h = self.layers[i](h, self.topologies.matrix(i))
-        return h
+    width: int = 28
+
+    def network(self, sample: Skeleton) -> MSTGCN:
+        return MSTGCN(self, sample)
+
+
+class MSTGCN(LayeredBackbone):
+    """The graph is ST-GCN's; the authors' code normalises its inward and outward bones apart."""
+
+    def __init__(self, config: MSTGCNConfig, skeleton: Skeleton) -> None:
+        super().__init__(config, skeleton, Layer)
 
 
 class Layer(nn.Module):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedreel.models.classifier import Backbone
-from fedreel.tasks.skeleton.graph import Bones, Partition
+from fedreel.config import check_ranges
+from fedreel.errors import RecipeError
+from fedreel.models.backbone import Backbone, BackboneConfig
+from fedreel.tasks.skeleton.graph import Bones
 from fedreel.tasks.skeleton.topology import Kind, Topology
 
 BLOCKS = 3  # by depth and feature size: each lasts until time is halved, or the end
@@ -23,19 +27,55 @@ class Skeleton:
     joints: int
     bones: Bones
     centre: int
-    partition: Partition = "official"
+
+
+@dataclass(frozen=True)
+class SkeletonConfig(BackboneConfig):
+    """What all graph networks can be set to."""
+
+    takes: ClassVar = "skeletons"
+    shares: ClassVar[tuple[int, int]] = (
+        1,
+        1,
+    )  # width and features are multiples of these: branches share them
+
+    width: int = 16  # of the first layers
+    features: int = 0  # of the last one; 0: four times the width
+    neck: int = 0  # > 0: a further layer makes so many features of them
+    dropout: float = 0.0
+    topology: Kind = "graph"
+    per_layer: bool = False  # a topology for each layer instead of one for all
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "task.backbone", width=(1, math.inf), features=(0, math.inf), neck=(0, math.inf))
+        check_ranges(self, "task.backbone", dropout=(0, 1))
+        for name, value, share in zip(("width", "features"), (self.width, self.channels), self.shares):
+            if value % share:
+                below = max(value // share, 1) * share
+                raise RecipeError(
+                    "the branches of a layer cannot share its channels evenly",
+                    where=f"[task.backbone] {name}",
+                    expected=f"a multiple of {share}, such as {below} or {below + share}",
+                    found=str(value),
+                )
+
+    @property
+    def channels(self) -> int:
+        """Of the last layer."""
+        return self.features or 4 * self.width
 
 
 class SkeletonBackbone(Backbone):
     """(N, 3, T, V, M) in, features (N, C) out, in three steps: `enter`, blocks 0 to 2, `leave`. What lies between two
     blocks is (N * M, C, T, V), channels last in memory: twice as fast on CPUs."""
 
-    def __init__(self, skeleton: Skeleton, out_channels: int, neck: int = 0) -> None:
+    def __init__(self, config: SkeletonConfig, skeleton: Skeleton) -> None:
         super().__init__()
         self.data_bn = nn.BatchNorm1d(3 * skeleton.joints)
-        layers = (nn.Linear(out_channels, neck), nn.BatchNorm1d(neck), nn.Dropout(0.5)) if neck else ()
+        channels, neck = config.channels, config.neck
+        layers = (nn.Linear(channels, neck), nn.BatchNorm1d(neck), nn.Dropout(0.5)) if neck else ()
         self.neck = nn.Sequential(*layers)
-        self.out_channels = neck or out_channels
+        self.out_channels = neck or channels
 
     @abstractmethod
     def block(self, number: int, h: Tensor) -> Tensor: ...

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,18 +14,16 @@ from fedreel.core.abilities import Blocks
 from fedreel.core.batchnorm import statistics_kept
 from fedreel.core.task import Outputs
 from fedreel.core.weights import TensorInfo
-from fedreel.errors import DataError
+from fedreel.errors import DataError, RecipeError
+from fedreel.models.backbone import BackboneConfig
 from fedreel.models.classifier import Classifier
 from fedreel.tasks.classification import Classification
-from fedreel.tasks.skeleton.graph import Partition
 from fedreel.tasks.skeleton.joints import find_joints
 from fedreel.tasks.skeleton.network import BLOCKS, Skeleton, SkeletonBackbone
 from fedreel.tasks.skeleton.population import SkeletonPopulation, open_sets
-from fedreel.tasks.skeleton.topology import Kind
+from fedreel.tasks.skeleton.stgcn import STGCNConfig
 
 Batch = tuple[Tensor, Tensor, Tensor]  # bodies (N, 3, T, V, M), labels, how many classes the client's list has
-Network = Literal["stgcn", "ctrgcn", "mstgcn", "msg3d"]
-_CLASSES: dict[Network, str] = {"stgcn": "STGCN", "ctrgcn": "CTRGCN", "mstgcn": "MSTGCN", "msg3d": "MSG3D"}
 NOT_LISTED = -1e4  # logit of a class beyond the client's list: probability 0 in float32
 
 
@@ -34,21 +31,14 @@ NOT_LISTED = -1e4  # logit of a class beyond the client's list: probability 0 in
 class SkeletonRecognition(Classification, Blocks):
     """A graph network on `length` frames of `bodies` bodies. Clients have class lists of their own, so classifiers stay
     home, and so do batch-norm statistics. `joints` is kinect-v1, kinect-v2 or a TOML file of names and bones: every
-    set's joints are brought to it. The paper's profile is width 16 and 128 features, the authors' code's 256 features
-    and a neck of 512."""
+    set's joints are brought to it. The paper's backbone is stgcn of width 16 with 128 features; the authors' code has
+    256 features and a neck of 512."""
 
     sends: ClassVar = {"frames": "count"}
 
-    network: Network = "stgcn"
+    backbone: BackboneConfig = field(default_factory=STGCNConfig)
     joints: str = "kinect-v2"
-    graph: Partition = "official"  # of ST-GCN's neighbours; true_spatial counts distances beyond one bone
     classes: int = 60  # of the longest list
-    width: int = 16  # of the first layers: a quarter of ST-GCN's and CTR-GCN's 64, MST-GCN's 112, MS-G3D's 96
-    features: int = 128
-    neck: int = 0
-    dropout: float = 0.0
-    topology: Kind = "graph"
-    per_layer: bool = False  # a topology for each layer instead of one for all
     length: int = 50
     bodies: int = 2
     align: bool = True  # turn every frame so that the shoulders are parallel to x
@@ -59,11 +49,14 @@ class SkeletonRecognition(Classification, Blocks):
     own_statistics: bool = True
 
     def __post_init__(self) -> None:
-        check_ranges(self, "task", **dict.fromkeys(("width", "features", "length", "bodies"), (1, math.inf)))
-        check_ranges(self, "task", classes=(2, math.inf), neck=(0, math.inf), dropout=(0, 1), projection=(0, math.inf))
+        self.backbone.check_takes("skeletons")
+        check_ranges(self, "task", length=(1, math.inf), bodies=(1, math.inf))
+        check_ranges(self, "task", classes=(2, math.inf), projection=(0, math.inf))
 
     def model(self) -> Classifier:
-        return Classifier(self._backbone(), self.classes, projection=self.projection)
+        joints = find_joints(self.joints)
+        backbone = self.backbone.network(Skeleton(len(joints.names), joints.bones, joints.centre))
+        return Classifier(backbone, self.classes, projection=self.projection)
 
     def population(self, data: DataConfig, seed: int) -> SkeletonPopulation:
         joints = find_joints(self.joints)
@@ -96,9 +89,7 @@ class SkeletonRecognition(Classification, Blocks):
         return self._outputs(model, model.backbone(batch[0]), batch)  # type: ignore[operator]
 
     def streams(self, lower: nn.Module, upper: nn.Module, batch: Batch, blocks: int) -> list[Outputs]:
-        below, above = lower.backbone, upper.backbone
-        assert isinstance(below, SkeletonBackbone)
-        assert isinstance(above, SkeletonBackbone)
+        below, above = _in_blocks(lower), _in_blocks(upper)
         found = []
         with statistics_kept(lower), statistics_kept(upper):
             with torch.no_grad():
@@ -117,23 +108,22 @@ class SkeletonRecognition(Classification, Blocks):
         names = {"joints": list(joints.names), "bones": [list(b) for b in joints.bones]}
         return {"input": {**names, "length": self.length, "bodies": self.bodies, "aligned": self.align}}
 
-    def _backbone(self) -> SkeletonBackbone:
-        joints = find_joints(self.joints)
-        module = importlib.import_module(f"fedreel.tasks.skeleton.{self.network}")
-        return getattr(module, _CLASSES[self.network])(
-            Skeleton(len(joints.names), joints.bones, joints.centre, self.graph),
-            self.width,
-            self.features,
-            dropout=self.dropout,
-            neck=self.neck,
-            topology=self.topology,
-            per_layer=self.per_layer,
-        )
-
     def _outputs(self, model: nn.Module, features: Tensor, batch: Batch) -> Outputs:
         features, logits = model.classify(features)  # type: ignore[operator]
         beyond = torch.arange(self.classes, device=logits.device) >= batch[2][:, None]
         return Outputs(features, logits.masked_fill(beyond, NOT_LISTED))
+
+
+def _in_blocks(model: nn.Module) -> SkeletonBackbone:
+    """The model's backbone, if it can be run block by block."""
+    if not isinstance(model.backbone, SkeletonBackbone):
+        raise RecipeError(
+            "this backbone is not split into blocks",
+            where="[task.backbone] name",
+            expected="one that is made like those that come with fedreel, such as stgcn",
+            found=type(model.backbone).__name__,
+        )
+    return model.backbone
 
 
 def cropped(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the graph networks share: convolutions over time, shortcuts, starting weights, widths that divide."""
+"""What the graph networks share: convolutions over time, shortcuts, starting weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedreel.errors import RecipeError
 from fedreel.tasks.skeleton.network import Pointwise
 
 
@@ -63,15 +62,3 @@ def start(module: nn.Module, fan: int) -> None:
             nn.init.normal_(conv.weight, std=(2 / fan) ** 0.5)
             if conv.bias is not None:
                 nn.init.zeros_(conv.bias)
-
-
-def check_width(network: str, name: str, channels: int, parts: int) -> None:
-    """Refuse channels that the branches of a layer cannot share evenly."""
-    if channels > 0 and channels % parts == 0:
-        return
-    below = max(channels // parts, 1) * parts
-    raise RecipeError(
-        f"the branches of {network} cannot share its channels evenly",
-        expected=f"{name}: a multiple of {parts}, such as {below} or {below + parts}",
-        found=f"{name} = {channels}",
-    )

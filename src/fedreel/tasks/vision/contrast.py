@@ -17,7 +17,8 @@ from fedreel.core.server_training import FullBatches
 from fedreel.core.task import Examples, Outputs, Tensors
 from fedreel.errors import DataError, RecipeError
 from fedreel.machine.device import seeded
-from fedreel.models.classifier import Backbone, Classifier
+from fedreel.models.backbone import Backbone
+from fedreel.models.classifier import Classifier
 from fedreel.models.projector import Form, Projected
 from fedreel.tasks.classification import Classification
 from fedreel.tasks.image.population import nested_share
@@ -61,8 +62,8 @@ class Contrasting(Classification, Contrastable):
             )
 
     @abstractmethod
-    def backbone(self) -> Backbone:
-        """A fresh one."""
+    def network(self) -> Backbone:
+        """A fresh backbone."""
 
     @abstractmethod
     def network_input(self, samples: Tensor) -> Tensor:
@@ -117,10 +118,10 @@ class Contrasting(Classification, Contrastable):
         rows = torch.from_numpy(nested_share(labels.numpy(), share, seed=0))
         classes = int(labels.max()) + 1
         learned = Tensors((samples[rows], labels[rows]))
-        return ServerObjective(lambda: Classifier(self.backbone(), classes), _Labels(self), learned)
+        return ServerObjective(lambda: Classifier(self.network(), classes), _Labels(self), learned)
 
     def _projected(self) -> Projected:
-        return Projected(self.backbone(), self.embedding, self.projector)
+        return Projected(self.network(), self.embedding, self.projector)
 
     @property
     def _contrast(self) -> Contrast:

@@ -165,13 +165,12 @@ def _classifying(task: Task, run: Path) -> Image | Recognition:
     """The task, if its models have classes."""
     assert isinstance(task, Image | Recognition)
     if task.objective == "views":
-        more = "; a run with task.init=FILE learns labels from there" if isinstance(task, Image) else ""
         raise RunError(
             "this run's model has no classes: it learned to tell views apart, not labels",
             where=str(run),
             expected="a run with task.objective = labels",
             found="task.objective = views",
-            hint="`fedreel export` writes its backbone" + more,
+            hint="`fedreel export` writes its backbone; a run with task.backbone.init=FILE learns labels from there",
         )
     return task
 

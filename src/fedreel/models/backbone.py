@@ -1,0 +1,76 @@
+"""The seam of a backbone: what a recipe's [task.backbone] says, and the network that is made of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from fedreel.errors import RecipeError
+from fedreel.registry import BACKBONES, Registry
+
+
+class Backbone(nn.Module, ABC):
+    """A network without its last layer: `features` gives (N, C, ...), a vector of C = `out_channels` numbers for every
+    place or token, and calling it their mean (N, C)."""
+
+    out_channels: int
+
+    @abstractmethod
+    def features(self, x: Tensor) -> Tensor: ...
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.features(x).flatten(2).mean(2)
+
+    def imagenet(self) -> dict[str, Tensor]:
+        """Weights learned on ImageNet, of networks for which a package holds them."""
+        raise RecipeError(
+            f"no package holds ImageNet weights of {type(self).__name__}",
+            expected="EfficientNetLite0, or a file of weights",
+            hint="give the path of a file that torchvision publishes, such as resnet18-f37072fd.pth",
+        )
+
+    def init_weights(self) -> None:
+        """Kaiming for convolutions; batch norms, a block's last too, keep PyTorch's weight 1 and bias 0."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Conv3d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+class BackboneConfig(ABC):
+    """Subclasses are frozen dataclasses; their fields are the recipe's [task.backbone] section. A field `init` is where
+    the first weights come from; it is emptied when a finished model is loaded."""
+
+    registry: ClassVar[Registry] = BACKBONES
+    takes: ClassVar[str]  # clips (N, 3, T, H, W), images (N, 3, H, W) or skeletons (N, 3, T, V, M)
+
+    @abstractmethod
+    def network(self, sample: Any) -> Backbone:
+        """A fresh network. `sample` is what the task knows of its input: `Clips`, `Images`, or a `Skeleton`."""
+
+    def check_takes(self, kind: str) -> None:
+        """Raise unless it takes input of this kind."""
+        if self.takes != kind:
+            name = BACKBONES.name_of(type(self))
+            fit = [other for other in BACKBONES.names() if getattr(BACKBONES.lookup(other), "takes", "") == kind]
+            raise RecipeError(
+                f"the backbone {name} takes {self.takes}, but this task has {kind}: choose {' or '.join(fit)}",
+                where="[task.backbone] name",
+            )
+
+
+@dataclass(frozen=True)
+class Clips:
+    """Clips as a network sees them: so many frames, square."""
+
+    frames: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images as a network sees them: square."""
+
+    size: int
