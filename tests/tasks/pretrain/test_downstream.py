@@ -13,18 +13,17 @@ from torch.nn import functional as F
 
 from fedreel.models.classifier import Backbone, Classifier
 from fedreel.tasks.pretrain.downstream import (
-    PROBE,
     TUNE,
     RandomClips,
     fine_tune,
     linear_probe,
-    probe,
     shortened,
     top1,
 )
 from fedreel.tasks.pretrain.retrieval import LabelledSet, labelled_set
 from fedreel.tasks.pretrain.task import Pretrain
 from fedreel.tasks.vision.clip_views import Views
+from fedreel.tasks.vision.probe import PROBE, probe
 from support.shelf import Known, flat, shelved
 
 TINY = Pretrain(width=2, stem_size=3, frames=4, size=14)  # stored at 16 pixels

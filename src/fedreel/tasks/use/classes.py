@@ -12,9 +12,8 @@ from fedreel.core.server import GLOBAL
 from fedreel.core.state import PrivateStore
 from fedreel.errors import DataError, RunError, nearest
 from fedreel.machine.files import write_atomic
-from fedreel.media import video
+from fedreel.media import images, video
 from fedreel.runs.rundir import read_metrics
-from fedreel.tasks.image import pictures
 
 Ranking = list[tuple[str, float]]  # classes with their probabilities, the likeliest first
 SKELETONS = frozenset((".skeleton", ".mat", ".npz"))
@@ -70,7 +69,7 @@ def ranked(logits: Tensor, classes: Sequence[str]) -> Ranking:
 
 def kind(source: Path) -> str:
     """What a file seems to be, by its name; '' if that says nothing."""
-    kinds = {"an image": pictures.SUFFIXES, "a video": video.SUFFIXES, "a recorded skeleton": SKELETONS}
+    kinds = {"an image": images.SUFFIXES, "a video": video.SUFFIXES, "a recorded skeleton": SKELETONS}
     return next((name for name, suffixes in kinds.items() if source.suffix.lower() in suffixes), "")
 
 

@@ -15,8 +15,7 @@ from fedreel.data.clip_index import Clip, videos
 from fedreel.data.shards import build
 from fedreel.errors import DataError, RunError
 from fedreel.machine.processes import cores
-from fedreel.media import video
-from fedreel.tasks.image import pictures
+from fedreel.media import images, video
 from fedreel.tasks.image.task import Image
 from fedreel.tasks.recognition.task import Recognition
 
@@ -59,12 +58,12 @@ def medium_of(task: Image | Recognition) -> Medium:
         return Medium(
             one="an image",
             many="images",
-            suffixes=pictures.SUFFIXES,
-            formats=", ".join(pictures.FORMATS),
+            suffixes=images.SUFFIXES,
+            formats=", ".join(images.FORMATS),
             batch=64,
             side=task.size,
             frames=None,
-            files=pictures.image_files,
+            files=images.image_files,
             readings=partial(_images, side=task.size),
             others={
                 "a video": "save a frame of it as PNG or JPEG, or give --model a run of the task recognition",
@@ -88,7 +87,7 @@ def medium_of(task: Image | Recognition) -> Medium:
 
 
 def _images(paths: Sequence[Path], side: int) -> Iterator[Seen | str]:
-    for made in pictures.decoded(paths, side):
+    for made in images.decoded(paths, side):
         yield made if isinstance(made, str) else Seen(made)
 
 
@@ -102,7 +101,7 @@ def _videos(paths: Sequence[Path], frames: int, side: int) -> Iterator[Seen | st
 
 def _video(path: Path, frames: int, side: int) -> Seen | str:
     """Shards of this one clip, whose frames are picked as in training; on disk, since a video may be long."""
-    if isinstance(pictures.decode(path, 1), np.ndarray):  # for decoders of video it would be one of a single frame
+    if isinstance(images.decode(path, 1), np.ndarray):  # for decoders of video it would be one of a single frame
         return "it is an image"
     with TemporaryDirectory(ignore_cleanup_errors=True) as place:
         try:

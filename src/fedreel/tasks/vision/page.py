@@ -13,9 +13,9 @@ import numpy as np
 from PIL import Image
 
 from fedreel.data.shards import spaced
+from fedreel.media.images import FORMATS, decode
 from fedreel.report.markup import Html, count, el, number, short, table
 from fedreel.report.shell import document, section
-from fedreel.tasks.image.pictures import FORMATS, decode
 from fedreel.tasks.skeleton.page import STYLE as RANKING
 from fedreel.tasks.skeleton.page import percent
 from fedreel.tasks.use.classes import Ranking
