@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from importlib.metadata import entry_points
 from typing import Any
 
 from fedreel.errors import RecipeError, nearest
+from fedreel.systems import System, built_in, resolve
 
 METHODS = {
     "fedavg": "fedreel.methods.fedavg:FedAvg",
@@ -40,14 +40,7 @@ METHODS = {
     "centralised": "fedreel.methods.baselines:Centralised",
     "local-only": "fedreel.methods.baselines:LocalOnly",
 }
-TASKS = {
-    "recognition": "fedreel.tasks.recognition.task:Recognition",
-    "summary": "fedreel.tasks.summary.task:Summary",
-    "moments": "fedreel.tasks.moments.task:MomentRetrieval",
-    "skeleton": "fedreel.tasks.skeleton.task:SkeletonRecognition",
-    "pretrain": "fedreel.tasks.pretrain.task:Pretrain",
-    "image": "fedreel.tasks.image.task:Image",
-}
+TASKS = {system.task: system.cls for system in built_in()}
 ENGINES = {
     "local": "fedreel.engines.local:LocalEngine",
     "vector": "fedreel.engines.vector:VectorEngine",
@@ -69,8 +62,8 @@ def lookup(table: dict[str, str], name: str) -> type[Any]:
     target = table.get(name) or _installed(table).get(name)
     if target is None:
         raise RecipeError(f"there is no '{name}'", where=_GROUPS[id(table)], hint=nearest(name, names(table)))
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    named = resolve(target)
+    return resolve(named.cls) if isinstance(named, System) else named
 
 
 def _installed(table: dict[str, str]) -> dict[str, str]:
