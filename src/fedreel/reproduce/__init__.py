@@ -159,12 +159,12 @@ class _Sweep:
                 factors = {m: 1.0 if any(fnmatch(m, p) for p in spec.plain) else spec.factor for m in names}
                 metrics = {m: _mean_sd([c[m] for c in cells if m in c], factors[m]) for m in names}
                 rows.append({"method": row.name, "setting": row.setting, "metrics": metrics, "paper": dict(row.paper)})
-        task = load_recipe(size.recipe).task["name"]
+        recipe = load_recipe(size.recipe)
         changed = "".join(f", {key}={value}" for key, value in size.over.items())
-        run = f"recipe {size.recipe}{changed}, seeds {', '.join(map(str, size.seeds))}, task {task}"
+        run = f"recipe {size.recipe}{changed}, seeds {', '.join(map(str, size.seeds))}, task {recipe.task['name']}"
         notes = [*spec.notes, *claims_held(spec.claims, rows), run]
-        title = reproducible()[self.system].title
-        return {"system": title, "table": self.table, "scale": self.scale, "rows": rows, "notes": notes}
+        system = recipe.system or self.system
+        return {"system": system, "table": self.table, "scale": self.scale, "rows": rows, "notes": notes}
 
 
 def _sweep(
