@@ -19,7 +19,7 @@ ROOT = Path(fedreel.__file__).parent
 
 # From the ground up. A room may import the rooms before it, unless ONLY narrows that down.
 FLOORS = (
-    *("errors", "registry", "config"),  # names, settings, and how to complain about them
+    *("errors", "systems", "registry", "config"),  # names, settings, and how to complain about them
     *("machine", "kernels", "metrics"),  # files, processes, devices; fast loops; numbers about numbers
     *("core", "report", "runs"),  # the exchange; pages; the run directory
     *("media", "data", "models", "playground"),  # video files; data sets; networks; the generated world
@@ -35,12 +35,12 @@ ONLY = {
     "report": {"errors", "machine"},  # it reads a run's files, whoever wrote them
     "runs": {*GROUND, "registry", "core"},  # whoever starts a run writes its report
     "media": {*GROUND},
-    "playground": {*GROUND, "media"},
+    "playground": {*GROUND, "systems", "media"},
     "methods": {"errors", "config", "kernels", "core"},  # no task, no engine
     "engines": {*GROUND, "core"},  # no task, no method, and no site
     "sites": {*GROUND, "registry", "core", "runs", "data", "engines"},
     "api": {*GROUND, "core", "report", "runs", "tasks"},
-    "fedreel": {"errors", "api"},
+    "fedreel": {"errors", "systems", "api", "tasks"},
 }
 SHARED = ("fedreel.tasks.vision", "fedreel.tasks.use", "fedreel.tasks.classification")  # by several tasks
 
@@ -49,15 +49,6 @@ SHARED = ("fedreel.tasks.vision", "fedreel.tasks.use", "fedreel.tasks.classifica
 STILL = {
     ("fedreel.data.check", "fedreel.tasks.skeleton"): "the check of motions moves to its task",
     ("fedreel.media.video", "fedreel.media.video_cv2"): "OpenCV as a second decoder goes",
-    ("fedreel.tasks.moments", "fedreel.tasks.skeleton"): "how a damaged npz fails, and the page's percent, get shared",
-    ("fedreel.tasks.moments", "fedreel.tasks.summary"): "steps, thumbnails and the two-way LSTM get shared",
-    ("fedreel.tasks.pretrain.page", "fedreel.tasks.summary.page"): "the pages' common parts get shared",
-    ("fedreel.tasks.skeleton.recognize", "fedreel.tasks"): "one verb for three tasks",
-    ("fedreel.tasks.image.analysis", "fedreel.tasks.pretrain.downstream"): "the linear probe gets shared",
-    ("fedreel.tasks.vision", "fedreel.tasks.image"): "reading image files gets shared",
-    ("fedreel.tasks.vision", "fedreel.tasks.recognition"): "one verb for two tasks",
-    ("fedreel.tasks.vision", "fedreel.tasks.skeleton"): "the pages' common parts get shared",
-    ("fedreel.tasks.use", "fedreel.tasks.image"): "reading image files gets shared",
 }
 
 

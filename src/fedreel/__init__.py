@@ -5,18 +5,44 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["FedreelError", "__version__", "load", "load_recipe", "run"]
+__all__ = [
+    "FedreelError",
+    "__version__",
+    "export",
+    "find",
+    "load",
+    "load_recipe",
+    "recognize",
+    "run",
+    "search",
+    "summarize",
+]
 
 from fedreel.errors import FedreelError
 
 if TYPE_CHECKING:
     from fedreel.api import load, load_recipe, run
+    from fedreel.tasks.moments.command import find
+    from fedreel.tasks.summary.command import summarize
+    from fedreel.tasks.use.recognize import recognize
+    from fedreel.tasks.vision.export import export
+    from fedreel.tasks.vision.search.command import search
+
+_FUNCTIONS = {
+    "run": "fedreel.api:run",
+    "load": "fedreel.api:load",
+    "load_recipe": "fedreel.api:load_recipe",
+    "export": "fedreel.tasks.vision.export:export",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """torch is imported only when something that needs it is used."""
-    if name in ("run", "load", "load_recipe"):
-        from fedreel import api
+    """torch is imported only when something that needs it is used. Verbs are those that tasks declare, of installed
+    packages too."""
+    from fedreel.systems import resolve, verbs
 
-        return getattr(api, name)
+    if name in _FUNCTIONS:
+        return resolve(_FUNCTIONS[name])
+    if not name.startswith("_") and (verb := verbs().get(name)):
+        return resolve(verb.function)
     raise AttributeError(f"module 'fedreel' has no attribute '{name}'")

@@ -7,27 +7,22 @@ from pathlib import Path
 
 from fedreel.config import load_recipe
 from fedreel.report import Entry, write_index
-
-# title -> recipe and rounds: a part of each recipe's own, so that all take less than eight minutes on two cores
-DEMOS = {
-    "recognition": ("recognition", 6),
-    "FedVSSL": ("fedvssl", 14),
-    "FedLID": ("fedlid", 9),
-    "FedVMR": ("fedvmr", 20),
-    "CFed-VS": ("cfedvs", 12),
-    "FSAR": ("fsar", 16),
-}
+from fedreel.systems import systems
 
 
 def demo(out: Path) -> Path:
-    """Runs (or, where one was interrupted or finished before, resumes) each job below `out`."""
+    """Runs (or, where one was interrupted or finished before, resumes) each job below `out`: the recipes of all systems
+    that declare one, for a part of their rounds, so that all take less than eight minutes on two cores."""
     from fedreel.api import run
 
     entries = []
-    for title, (name, rounds) in DEMOS.items():
-        recipe = load_recipe(name, {"round.rounds": rounds})
+    for system in systems():
+        if not system.demo_rounds:
+            continue
+        title, folder = system.title, out / system.name
+        recipe = load_recipe(system.recipe, {"round.rounds": system.demo_rounds})
         print(f"{title}: {recipe.description}", file=sys.stderr, flush=True)
-        result = run(recipe, out / name, resume=(out / name / "recipe.toml").exists(), quiet=False)
+        result = run(recipe, folder, resume=(folder / "recipe.toml").exists(), quiet=False)
         print(f"{title}: report at {(result.path / 'report.html').resolve()}", flush=True)
         entries.append(Entry.of_run(title, recipe.description, result.path))
     return write_index(out / "index.html", "fedreel demo", entries)

@@ -31,6 +31,10 @@ class PolicyError(FedreelError):
     """A site's policy does not allow what an order asks for."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, with what is kept of the work. The command line says it; a program sees a KeyboardInterrupt."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint that names the closest known word, or lists them all."""
     names = sorted(known)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from importlib.metadata import entry_points
 from typing import Any
 
 from fedreel.errors import RecipeError, nearest
+from fedreel.systems import System, built_in, resolve
 
 
 class Registry(dict[str, str]):
@@ -27,8 +27,8 @@ class Registry(dict[str, str]):
         if target is None:
             what = self.section.rpartition(".")[2]
             raise RecipeError(f"there is no {what} '{name}'", where=self.group, hint=nearest(name, self.names()))
-        module, _, attribute = target.partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        named = resolve(target)
+        return resolve(named.cls) if isinstance(named, System) else named  # a package may name its declaration
 
     def name_of(self, cls: type) -> str:
         """The name that a class is registered under; of one that is not registered, its own."""
@@ -76,14 +76,7 @@ METHODS |= {
     "local-only": "fedreel.methods.baselines:LocalOnly",
 }
 TASKS = Registry("fedreel.tasks", "task")
-TASKS |= {
-    "recognition": "fedreel.tasks.recognition.task:Recognition",
-    "summary": "fedreel.tasks.summary.task:Summary",
-    "moments": "fedreel.tasks.moments.task:MomentRetrieval",
-    "skeleton": "fedreel.tasks.skeleton.task:SkeletonRecognition",
-    "pretrain": "fedreel.tasks.pretrain.task:Pretrain",
-    "image": "fedreel.tasks.image.task:Image",
-}
+TASKS |= {system.task: system.cls for system in built_in()}
 ENGINES = Registry("fedreel.engines", "engine")
 ENGINES |= {
     "local": "fedreel.engines.local:LocalEngine",

@@ -132,7 +132,7 @@ def test_the_cache_folder_names_what_it_holds(tmp_path, monkeypatch):
 
 def test_it_does_not_load_torch():
     code = "import sys, fedreel.playground as p, importlib as i\n"
-    code += "for module in p.PARTS.values(): i.import_module(module)\nprint('torch' in sys.modules)"
+    code += "for module in p.declared_parts().values(): i.import_module(module)\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

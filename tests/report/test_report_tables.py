@@ -48,7 +48,7 @@ def reproduction() -> dict[str, Any]:
         return {"mean": mean, "sd": sd, "n": n}
 
     return {
-        "system": "cfedvs",
+        "system": "CFed-VS",
         "table": "Table 2",
         "scale": "playground",
         "rows": [
@@ -96,7 +96,7 @@ def test_what_was_not_measured_or_not_printed_has_no_number_and_no_column(tmp_pa
 
 def test_reproduction_table_without_rows(tmp_path: Path) -> None:
     page = read_page(
-        write_table(tmp_path / "t.html", {"system": "fsar", "table": "1", "scale": "", "rows": [], "notes": []})
+        write_table(tmp_path / "t.html", {"system": "FSAR", "table": "1", "scale": "", "rows": [], "notes": []})
     )
     assert "The table has no rows yet." in page.text
 
@@ -108,7 +108,7 @@ def test_seeds_of_one_recipe_become_a_mean(tmp_path: Path) -> None:
     assert table["differ"] == []
     assert table["columns"] == ["system", "method", "n", "seeds", "top1", "wall_seconds", "bytes_up", "bytes_down"]
     (row,) = table["rows"]
-    assert (row["system"], row["method"], row["n"], row["seeds"]) == ("fsar", "fsar", 3, [0, 1, 2])
+    assert (row["system"], row["method"], row["n"], row["seeds"]) == ("FSAR", "fsar", 3, [0, 1, 2])
     assert row["top1"] == {"mean": pytest.approx(0.6), "sd": pytest.approx(0.1), "n": 3}
     assert cell_text(row["top1"]) == "0.600 ± 0.100"
     assert cell_text(row["seeds"]) == "0, 1, 2"

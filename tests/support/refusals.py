@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedreel.errors import DataError
-from fedreel.tasks.skeleton.recognize import recognize
+from fedreel.tasks.use.recognize import recognize
 
 
 def assert_refused(told: dict[str, tuple[str, str, str]], folder: Path, run: Path) -> None:

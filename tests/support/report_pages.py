@@ -108,7 +108,7 @@ def make_run(
     names: dict[int, str] | None = None,
     refusals: bool = True,
     seed: int = 0,
-    system: str = "fsar",
+    system: str = "FSAR",
     extra: str = "",
 ) -> Path:
     """A run directory in the format `fedreel run` writes, with plausible numbers."""

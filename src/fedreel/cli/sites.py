@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fedreel.cli.options import Out, Quiet, RecipeName, Resume, Seed, Settings
+from fedreel.cli.train import run_recipe
 from fedreel.errors import FedreelError
 
 server_app = typer.Typer(
@@ -28,6 +31,7 @@ Ca = Annotated[Path | None, typer.Option("--ca", help="The server's CA certifica
 def add_commands(app: typer.Typer) -> None:
     app.add_typer(server_app, name="server")
     app.add_typer(site_app, name="site")
+    app.command()(submit)
     app.command()(status)
 
 
@@ -149,6 +153,28 @@ def site_start(
         start(SiteFolder.open(folder, _roles(data), server, str(ca.resolve()) if ca else None), _say, node_user)
     except KeyboardInterrupt:
         typer.echo("\nThe site has stopped. What it keeps for runs is safe; start it again to continue.")
+
+
+def submit(
+    recipe: RecipeName,
+    out: Out,
+    server: ServerPath = Path("server"),
+    sites: Annotated[str, typer.Option(help="Only these sites, separated by commas [all enrolled].")] = "",
+    set: Settings = None,
+    seed: Seed = None,
+    resume: Resume = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a recipe at real sites, through the server of this machine; results arrive in --out as for a local run."""
+    from fedreel.config import load_recipe
+
+    names = [name.strip() for name in sites.split(",") if name.strip()]
+    given = load_recipe(recipe, list(set or []))
+    engine = {**given.engine, "name": "flower", "server": str(server.resolve())}
+    chosen = replace(
+        given, engine=engine | ({"sites": names} if names else {}), seed=seed if seed is not None else given.seed
+    )
+    run_recipe(chosen, out, resume, quiet)
 
 
 def status(folder: ServerPath = Path("server")) -> None:

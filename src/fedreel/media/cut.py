@@ -18,7 +18,8 @@ from av.video.format import VideoFormat
 from av.video.reformatter import VideoReformatter
 
 from fedreel.errors import DataError
-from fedreel.media.frames import Film, Span, Tell, Timeline, reason, some
+from fedreel.machine.progress import Tell
+from fedreel.media.frames import Film, Span, Timeline, reason, some
 
 RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)  # what AAC can have
 FINEST = 100_000  # ticks a second; players do not all take finer ones

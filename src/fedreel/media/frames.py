@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,10 +14,10 @@ import numpy as np
 from av.stream import Disposition
 
 from fedreel.errors import DataError
+from fedreel.machine.progress import Tell
 from fedreel.media.video import UNSTATED_FPS, reason, unreadable
 
 Span = tuple[int, int]  # first and last frame
-Tell = Callable[[str, float], None]  # what is being done, and which share of it is done
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from fedreel.errors import DataError, nearest
 from fedreel.machine.cache import cache_folder
 from fedreel.machine.processes import cores
 from fedreel.playground.sizes import MEDIUM, SIZES, SMALL, VERSION, Size
-from fedreel.playground.work import PARTS, Jobs
+from fedreel.playground.work import Jobs
+from fedreel.playground.work import parts as declared_parts
 
-__all__ = ["MEDIUM", "PARTS", "SIZES", "SMALL", "VERSION", "Size", "cached", "make"]
+__all__ = ["MEDIUM", "SIZES", "SMALL", "VERSION", "Size", "cached", "declared_parts", "make"]
 
 _ABANDONED = 24 * 3600  # seconds after which another process's half-made folder is taken for dead
 
@@ -40,7 +41,7 @@ def make(
     what = {"seed": seed, "size": asdict(_size(size)), "version": VERSION}
     if seed < 0:
         raise DataError("a playground's seed cannot be negative", expected="0, 1, 2, ...", found=str(seed))
-    for part in PARTS:
+    for part in declared_parts():
         if part in chosen or (out / part / "part.json").exists():
             _check(out / part, what)
     missing = [part for part in chosen if not (out / part).exists()]
@@ -58,10 +59,11 @@ def cached(seed: int = 0, size: str = "small", parts: Collection[str] | None = N
 
 
 def _chosen(parts: Collection[str] | None) -> list[str]:
+    known = declared_parts()
     for part in parts or ():
-        if part not in PARTS:
-            raise DataError(f"the playground has no part '{part}'", hint=nearest(part, PARTS))
-    return [part for part in PARTS if parts is None or part in parts]
+        if part not in known:
+            raise DataError(f"the playground has no part '{part}'", hint=nearest(part, known))
+    return [part for part in known if parts is None or part in parts]
 
 
 def _size(size: str | Size) -> Size:
@@ -109,7 +111,7 @@ def _make(out: Path, part: str, what: dict[str, Any], workers: int) -> None:
     try:
         size = Size(**what["size"])
         jobs = Jobs(part, temp, what["seed"], size, workers)
-        counts = importlib.import_module(PARTS[part]).write(jobs)
+        counts = importlib.import_module(declared_parts()[part]).write(jobs)
         record = json.dumps({"part": part, **what, "counts": counts}, indent=1)
         (temp / "part.json").write_text(record + "\n", encoding="utf-8")
         try:

@@ -11,16 +11,14 @@ from typing import Any
 
 from fedreel.machine.processes import in_processes
 from fedreel.playground.sizes import Size
+from fedreel.systems import systems
 
 FEW = 16  # jobs that are done before a second Python has started
 
-PARTS = {  # part of the world -> the module that writes it
-    "actions": "fedreel.playground.actions",
-    "moments": "fedreel.tasks.moments.playground",
-    "summary": "fedreel.tasks.summary.playground",
-    "skeletons": "fedreel.tasks.skeleton.playground",
-    "images": "fedreel.tasks.image.playground",
-}
+
+def parts() -> dict[str, str]:
+    """Parts of the world, as tasks declare them, and the modules that write them."""
+    return {part: module for system in systems() for part, module in system.playground.items()}
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Jobs:
 
     def share(self, numbers: Iterable[int]) -> None:
         """Some of the jobs, in this process."""
-        job = importlib.import_module(PARTS[self.part]).job
+        job = importlib.import_module(parts()[self.part]).job
         for number in numbers:
             job(self.out, self.seed, self.size, number)
 

@@ -12,7 +12,6 @@ from typing import Any
 VOID = {"meta", "br", "img"}
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 LOWER_IS_BETTER = ("loss", "error", "distance", "gap", "seconds", "bytes")
-SYSTEMS = {"fedvssl": "FedVSSL", "fedvmr": "FedVMR", "fedlid": "FedLID", "cfedvs": "CFed-VS", "fsar": "FSAR"}
 
 
 class Html(str):
@@ -159,8 +158,3 @@ def natural(text: str) -> list[tuple[int, int, str]]:
 def lower_is_better(metric: str) -> bool:
     """Whether a smaller value of a metric of this name is the better one."""
     return any(word in metric.lower() for word in LOWER_IS_BETTER)
-
-
-def system_title(system: str) -> str:
-    """A system's name as its paper writes it."""
-    return SYSTEMS.get(system.lower(), system)

@@ -6,7 +6,7 @@ import math
 
 from fedreel.machine.words import size
 from fedreel.report.charts import sparkline
-from fedreel.report.markup import Html, count, duration, el, finite, lower_is_better, number, score, system_title
+from fedreel.report.markup import Html, count, duration, el, finite, lower_is_better, number, score
 from fedreel.report.read import Run
 
 
@@ -28,7 +28,7 @@ def header(run: Run) -> Html:
     title = el(
         "div",
         el("p", "fedreel run report ", badge, class_="eyebrow"),
-        el("h1", system_title(run.label("system") or run.label("method") or "Unnamed run")),
+        el("h1", run.label("system") or run.label("method") or "Unnamed run"),
         el("p", description, class_="lead") if description else None,
         el("dl", shown, class_="facts"),
     )

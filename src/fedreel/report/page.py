@@ -9,7 +9,7 @@ from pathlib import Path
 from fedreel.report.clients import client_table, participation, partition
 from fedreel.report.curves import costs, curves
 from fedreel.report.exchange import departures, refusals
-from fedreel.report.markup import Html, el, escape, join, short, system_title, table
+from fedreel.report.markup import Html, el, escape, join, short, table
 from fedreel.report.overview import header, problems, tiles
 from fedreel.report.phases import steps
 from fedreel.report.read import Run, read_run
@@ -47,7 +47,7 @@ def write(folder: Path) -> Path:
         tiles(run),
         [section(anchor, title, content, lead=lead) for anchor, title, content, lead in shown],
     )
-    name = system_title(run.label("system") or "run")
+    name = run.label("system") or "run"
     title = f"{short(name)}, seed {run.label('seed') or '?'}: fedreel report"
     html = document(title, header(run), nav, body, version=str(run.summary.get("fedreel") or ""))
     return save(run.path / "report.html", html)

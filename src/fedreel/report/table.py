@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedreel.report.markup import Html, el, finite, lower_is_better, score, system_title
+from fedreel.report.markup import Html, el, finite, lower_is_better, score
 from fedreel.report.shell import document, save
 
 Row = dict[str, Any]
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 def write_table(out: Path, table: dict[str, Any]) -> Path:
     """Write the page `out` of a table of rows with `metrics` and `paper`."""
     system, name, scale = (str(table.get(key) or "") for key in ("system", "table", "scale"))
-    title = " · ".join(part for part in (system_title(system), name) if part) or "Reproduction"
+    title = " · ".join(part for part in (system, name) if part) or "Reproduction"
     badge = el("span", f"scale: {scale}", class_="badge") if scale else None
     top = el("header", el("div", el("p", "fedreel reproduction ", badge, class_="eyebrow"), el("h1", title)))
     notes = [el("li", str(note)) for note in table.get("notes") or []]

@@ -20,10 +20,8 @@ from fedreel.machine.files import write_atomic
 from fedreel.machine.processes import cores, in_processes
 from fedreel.report import write_table
 from fedreel.reproduce.spec import Claim, Metrics, Row, Scale, Table
+from fedreel.systems import System, systems
 
-SYSTEMS = {
-    name: f"fedreel.reproduce.{name}" for name in ("recognition", "cfedvs", "fsar", "fedvmr", "fedvssl", "fedlid")
-}
 DERIVED = "derived.json"  # what was read off a finished cell, by function: several tables may share the cell
 
 
@@ -67,10 +65,16 @@ def reproduce(
     return {sweep.table: contents[sweep.table] for sweep in sweeps}  # in the order they were asked for
 
 
+def reproducible() -> dict[str, System]:
+    """The systems that declare tables, by name."""
+    return {system.name: system for system in systems() if system.tables}
+
+
 def find_table(system: str, table: str) -> Table:
-    if system not in SYSTEMS:
-        raise RecipeError(f"there is no system '{system}' to reproduce", hint=nearest(system, SYSTEMS))
-    tables: dict[str, Table] = importlib.import_module(SYSTEMS[system]).TABLES
+    known = reproducible()
+    if system not in known:
+        raise RecipeError(f"there is no system '{system}' to reproduce", hint=nearest(system, known))
+    tables: dict[str, Table] = importlib.import_module(known[system].tables).TABLES
     if table not in tables:
         raise RecipeError(f"'{system}' has no '{table}'", hint=nearest(table, tables))
     return tables[table]
@@ -155,11 +159,12 @@ class _Sweep:
                 factors = {m: 1.0 if any(fnmatch(m, p) for p in spec.plain) else spec.factor for m in names}
                 metrics = {m: _mean_sd([c[m] for c in cells if m in c], factors[m]) for m in names}
                 rows.append({"method": row.name, "setting": row.setting, "metrics": metrics, "paper": dict(row.paper)})
-        task = load_recipe(size.recipe).task["name"]
+        recipe = load_recipe(size.recipe)
         changed = "".join(f", {key}={value}" for key, value in size.over.items())
-        run = f"recipe {size.recipe}{changed}, seeds {', '.join(map(str, size.seeds))}, task {task}"
+        run = f"recipe {size.recipe}{changed}, seeds {', '.join(map(str, size.seeds))}, task {recipe.task['name']}"
         notes = [*spec.notes, *claims_held(spec.claims, rows), run]
-        return {"system": self.system, "table": self.table, "scale": self.scale, "rows": rows, "notes": notes}
+        system = recipe.system or self.system
+        return {"system": system, "table": self.table, "scale": self.scale, "rows": rows, "notes": notes}
 
 
 def _sweep(

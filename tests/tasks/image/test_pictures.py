@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import fedreel.tasks.image.pictures as module
 from fedreel.errors import DataError
+from fedreel.media import images
 from fedreel.tasks.image.pictures import Pictures, open_pictures
 from support.shared import SHARED
 
@@ -283,8 +283,8 @@ def test_flipped_bytes_never_stop_the_reading(tmp_path: Path) -> None:
 def test_images_are_decoded_once_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "cat/1.png", "dog/1.png")
     decoded: list[Path] = []
-    real = module.decode
-    monkeypatch.setattr(module, "decode", lambda path, side: decoded.append(path) or real(path, side))
+    real = images.decode
+    monkeypatch.setattr(images, "decode", lambda path, side: decoded.append(path) or real(path, side))
     for _ in range(3):
         open_pictures(str(tmp_path), 6)
     assert len(decoded) == 2
@@ -325,7 +325,7 @@ def test_nobody_can_change_the_cache_through_the_images(tmp_path: Path) -> None:
 
 
 def test_images_of_many_chunks_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK", 7)
+    monkeypatch.setattr(images, "CHUNK", 7)
     for number in range(100):
         (tmp_path / f"{number:03d}.png").write_bytes(encoded(np.full((2, 2, 3), number, np.uint8)) * (number != 50))
     found = open_pictures(str(tmp_path), 2)

@@ -20,7 +20,8 @@ from fedreel.data.shards import Broken
 from fedreel.errors import DataError, FedreelError, RecipeError
 from fedreel.playground import SMALL
 from fedreel.tasks.image.pictures import Pictures, open_pictures
-from fedreel.tasks.image.population import PicturePopulation, nested_share, open_public
+from fedreel.tasks.image.population import PicturePopulation, open_public
+from fedreel.tasks.vision.shares import nested_share
 
 CLASSES = ("ant", "bee", "cow", "dog")
 DIRICHLET = {"name": "dirichlet", "num_partitions": 5, "alpha": 0.5, "min_partition_size": 3}

@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 
 from fedreel import api
 from fedreel.config import make_recipe
-from fedreel.errors import DataError, FedreelError, RecipeError, RunError
+from fedreel.errors import DataError, FedreelError, RunError
 from fedreel.tasks.image.pictures import open_pictures
-from fedreel.tasks.skeleton.recognize import recognize
+from fedreel.tasks.use.recognize import recognize
 from fedreel.tasks.vision.export import export
 from support.embedded import other_task
 from support.moves import make_sets, motion, one
@@ -161,8 +161,8 @@ def test_a_folder_gives_an_answer_for_each_image_below_it(trained: Path, tmp_pat
         picture(tmp_path / "in" / name, label, seed)
     (tmp_path / "in" / "notes.txt").write_text("no image")
     made = recognize(tmp_path / "in", trained)
-    assert [(image.file, image.label) for image in made.files] == [
-        (str(tmp_path / "in" / name), label) for name, label in wanted.items()
+    assert [(image.source, image.label) for image in made.entries] == [
+        (tmp_path / "in" / name, label) for name, label in wanted.items()
     ]
     assert made.skipped == []
 
@@ -173,9 +173,9 @@ def test_many_images_are_answered_as_one_is(trained: Path, tmp_path: Path) -> No
     files[64].write_bytes(b"")
     heard: list[float] = []
     made = recognize(tmp_path / "in", trained, tell=lambda what, share: heard.append(share))
-    assert [image.file for image in made.files] == [str(file) for n, file in enumerate(files) if n != 64]
+    assert [image.source for image in made.entries] == [file for n, file in enumerate(files) if n != 64]
     assert [(broken.path, broken.reason) for broken in made.skipped] == [(str(files[64]), "the file is empty")]
-    for n, image in ((0, made.files[0]), (63, made.files[63]), (65, made.files[64]), (130, made.files[-1])):
+    for n, image in ((0, made.entries[0]), (63, made.entries[63]), (65, made.entries[64]), (130, made.entries[-1])):
         assert dict(image.ranking) == pytest.approx(dict(recognize(files[n], trained).ranking), abs=1e-5)
     assert heard == sorted(heard)
     assert heard[-1] == 1
@@ -196,12 +196,27 @@ def test_the_command_prints_a_line_for_each_image_of_a_folder(trained: Path, tmp
     assert lines[2:] == [[str(tmp_path / "x.json")]]
     assert said.err.startswith(f"skipped {tmp_path}/in/d.png: not an image")
     told = json.loads((tmp_path / "x.json").read_text())
-    assert [(image["file"], image["label"]) for image in told["images"]] == [
+    assert [(image["source"], image["label"]) for image in told["images"]] == [
         (f"{tmp_path}/in/a\nb.png", "sea"),
         (f"{tmp_path}/in/c.png", "grass"),
     ]
     assert told["images"][0]["ranking"][0]["label"] == "sea"
     assert [broken["path"] for broken in told["skipped"]] == [f"{tmp_path}/in/d.png"]
+
+
+def test_copies_are_sorted_into_folders_named_after_labels(trained: Path, tmp_path: Path) -> None:
+    """Names of labels that no folder can have are written another way; files keep their paths below the source."""
+    for seed, (name, label) in enumerate({"a.png": "sea", "b/c.png": "rust & <iron>", "d.png": "sea"}.items(), 2000):
+        picture(tmp_path / "in" / name, label, seed)
+    (tmp_path / "in" / "e.png").write_bytes(b"no")
+    made = recognize(tmp_path / "in", trained, out=tmp_path / "out")
+    copies = {"rust %26 %3Ciron%3E/b/c.png": "b/c.png", "sea/a.png": "a.png", "sea/d.png": "d.png"}
+    assert sorted(path for path in (tmp_path / "out").rglob("*") if path.is_file()) == sorted(made.files)
+    assert sorted(made.files) == [tmp_path / "out" / name for name in copies]
+    for copy, name in copies.items():
+        assert (tmp_path / "out" / copy).read_bytes() == (tmp_path / "in" / name).read_bytes()
+    one_file = recognize(tmp_path / "in" / "a.png", trained, out=tmp_path / "one")
+    assert one_file.files == [tmp_path / "one" / "sea" / "a.png"]
 
 
 # one image: JSON and command
@@ -229,7 +244,7 @@ def test_the_json_holds_all_classes(trained: Path, tmp_path: Path) -> None:
     assert [(row["label"], row["probability"]) for row in told.pop("ranking")] == made.ranking
     assert sorted(label for label, _ in made.ranking) == CLASSES
     values = {"label": "grass", "confidence": made.confidence, "client": "", "side": 16}
-    assert told == {"file": str(file), "run": str(trained), **values}
+    assert told == {"source": str(file), "notes": [], "run": str(trained), **values}
 
 
 # pages
@@ -266,7 +281,7 @@ def test_the_page_of_a_folder_shows_each_image_with_its_label(trained: Path, tmp
     for shown, label in zip(embedded_images(tmp_path / "p.html"), CLASSES):
         assert np.asarray(shown).mean((0, 1)) == pytest.approx(COLOURS[label], abs=6)
     assert len(page.values("i", "style")) == 9
-    assert [image.label for image in made.files] == CLASSES
+    assert [image.label for image in made.entries] == CLASSES
     assert "<b>.png" in page.said
 
 
@@ -278,22 +293,22 @@ def test_classifiers_that_stay_with_clients_need_a_name(heads: Path, tmp_path: P
     with pytest.raises(RunError, match="whose model is meant") as error:
         recognize(file, heads)
     assert error.value.found == "clients ann, bob"
-    assert recognize(file, heads, "ann").ranking != recognize(file, heads, "bob").ranking
+    assert recognize(file, heads, client="ann").ranking != recognize(file, heads, client="bob").ranking
 
 
 def test_the_classifier_is_the_one_in_the_clients_own_state(heads: Path, tmp_path: Path) -> None:
     """A bias of 50 for the first class at one client makes this client sure, and leaves the other as it was."""
     run = Path(shutil.copytree(heads, tmp_path / "copy"))
     file = picture(tmp_path / "a.png", "sea", 5)
-    before = recognize(file, run, "bob")
+    before = recognize(file, run, client="bob")
     state = max((run / "clients" / "ann").iterdir())
     tensors = load_file(state)
     (bias,) = (name for name in tensors if name.startswith("model/head.") and name.endswith("bias"))
     tensors[bias] = torch.tensor([50.0, 0.0, 0.0])
     save_file(tensors, state, metadata={"numbers": "{}"})
-    made = recognize(file, run, "ann")
+    made = recognize(file, run, client="ann")
     assert (made.label, made.confidence, made.client) == ("grass", pytest.approx(1), "ann")
-    assert recognize(file, run, "bob").ranking == before.ranking
+    assert recognize(file, run, client="bob").ranking == before.ranking
 
 
 def test_a_client_speaks_through_the_model_of_its_community(copied: Path, tmp_path: Path) -> None:
@@ -302,13 +317,13 @@ def test_a_client_speaks_through_the_model_of_its_community(copied: Path, tmp_pa
     save_file({n: torch.zeros_like(t) for n, t in shared.items()}, copied / "model" / "community-0.safetensors")
     change_card(copied, models=["community-0", "global"], communities={"ann": "community-0"})
     file = picture(tmp_path / "a.png", "sea", 5)
-    assert [share for _, share in recognize(file, copied, "ann").ranking] == pytest.approx([1 / 3] * 3)
-    assert recognize(file, copied, "bob").ranking == recognize(file, copied).ranking
+    assert [share for _, share in recognize(file, copied, client="ann").ranking] == pytest.approx([1 / 3] * 3)
+    assert recognize(file, copied, client="bob").ranking == recognize(file, copied).ranking
 
 
 def test_an_unknown_client_is_told_with_the_nearest_one(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="did you mean 'ann'"):
-        recognize(picture(tmp_path / "a.png", "sea", 5), trained, "anm")
+        recognize(picture(tmp_path / "a.png", "sea", 5), trained, client="anm")
 
 
 def test_classes_are_named_by_the_run_then_by_its_recipe_then_by_numbers(copied: Path, tmp_path: Path) -> None:
@@ -343,7 +358,7 @@ def test_of_a_run_of_fedlid_the_mean_answers_not_what_the_server_made_of_it(data
     by_name = {name: by_hand(run, np.asarray(Image.open(file)), name) for name in ("averaged", "global")}
     assert by_name["averaged"] != pytest.approx(by_name["global"], abs=1e-4)
     for client in ("", "ann"):
-        assert dict(recognize(file, run, client).ranking) == pytest.approx(by_name["averaged"], abs=1e-5)
+        assert dict(recognize(file, run, client=client).ranking) == pytest.approx(by_name["averaged"], abs=1e-5)
 
 
 def test_without_training_at_the_server_there_is_one_model_for_use(heads: Path) -> None:
@@ -381,7 +396,11 @@ def test_files_that_are_no_whole_images_leave_nothing(trained: Path, tmp_path: P
         "empty.jpg": ("cannot be read as an image", "the file is empty", "get the file anew"),
         "text": ("cannot be read as an image", "not an image", "save it as PNG"),
         "drawing.eps": ("cannot be read as an image", "not an image", "save it as PNG"),
-        "film.mp4": ("this is a video, and this run's model recognises images", ".mp4", "save a frame"),
+        "film.mp4": (
+            "this is a video, and this run's model recognises images",
+            ".mp4",
+            "a run of the task recognition",
+        ),
         "moves.npz#m0": ("this is a recorded skeleton", ".npz", "a run of the task skeleton"),
         "nowhere.png": ("no such file or folder", "", ""),
         "none": ("no images in this folder", "", ""),
@@ -399,8 +418,11 @@ def test_outputs_that_cannot_be_are_refused(trained: Path, tmp_path: Path) -> No
         recognize(tmp_path / "in", trained, json=file)
     with pytest.raises(DataError, match="would be a folder"):
         recognize(tmp_path / "in", trained, page=tmp_path / "in")
-    with pytest.raises(RecipeError, match="of moving skeletons only"):
-        recognize(file, trained, gif=tmp_path / "a.gif")
+    with pytest.raises(DataError, match="go into a folder"):
+        recognize(tmp_path / "in", trained, out=file)
+    for out in (tmp_path / "in", tmp_path / "in" / "sorted"):
+        with pytest.raises(DataError, match="would lie in the folder that is looked at"):
+            recognize(tmp_path / "in", trained, out=out)
     with pytest.raises(FedreelError, match="nothing to show"):
         recognize(file, trained, top=0)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
@@ -438,4 +460,4 @@ def test_the_command_ends_with_status_2_on_a_video(trained: Path, tmp_path: Path
     (tmp_path / "film.mp4").write_bytes(b"")
     said = cli("recognize", tmp_path / "film.mp4", "--model", trained)
     assert (said.code, said.out) == (2, "")
-    assert "save a frame of it" in said.err
+    assert "a run of the task recognition" in said.err

@@ -25,11 +25,13 @@ from fedreel.core.job import make_task
 from fedreel.data.features import Plain, video_features
 from fedreel.errors import DataError, FedreelError, RunError
 from fedreel.media.frames import Timeline
+from fedreel.report.pictures import clock
 from fedreel.runs.run import load, run
+from fedreel.tasks.moments.command import find
 from fedreel.tasks.moments.features import pooled
-from fedreel.tasks.moments.find import Found, find, nearest_frames
+from fedreel.tasks.moments.find import nearest_frames
+from fedreel.tasks.moments.result import Finding
 from fedreel.tasks.moments.text import Words
-from fedreel.tasks.summary.page import clock
 from support.films import RATE, film, numbered, pictures_of, read_number, sound_of
 from support.tiny import cli
 
@@ -280,6 +282,9 @@ def test_of_several_clients_with_private_encoders_one_must_be_named(private: Pat
 def test_a_private_part_that_is_not_here_is_told(private: Path, video: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(private, tmp_path / "copy"))
     shutil.rmtree(copy / "clients")
+    with pytest.raises(RunError, match="the part of client 'hall' has never been trained"):
+        find(video, "red", copy, client="hall")
+    change_card(copy, recipe={**load(copy).card["recipe"], "engine": {"name": "flower"}})
     with pytest.raises(RunError, match="at real sites it stays at the site"):
         find(video, "red", copy, client="hall")
 
@@ -384,7 +389,7 @@ def test_of_a_video_that_breaks_off_the_beginning_is_looked_at(trained: Path, tm
 
 @pytest.mark.parametrize(
     ("task", "hint"),
-    [("summary", "fedreel summarize"), ("recognition", "fedreel recognize"), ("pretrain", "fedreel.load")],
+    [("summary", "fedreel summarize"), ("recognition", "fedreel recognize"), ("pretrain", "fedreel search")],
 )
 def test_a_run_of_another_task_is_refused(task: str, hint: str, video: Path, copied: Path) -> None:
     """Of a model of the other task, built from scratch."""
@@ -401,15 +406,15 @@ def test_a_run_of_another_task_is_refused(task: str, hint: str, video: Path, cop
 @pytest.mark.parametrize(
     ("values", "needed"),
     [
-        ({"features__name": "i3d", "features__width": 1024}, "i3d, 1024 numbers a row"),
-        ({"features__width": 1024}, "plain, 1024 numbers a row"),
-        ({"features__name": "run:no-such-folder"}, "run:no-such-folder, 64 numbers a row"),
-        ({"features__frames": 7}, "plain, 64 numbers a row"),
+        ({"features__name": "i3d", "features__width": 1024}, "i3d, 1024 numbers a step"),
+        ({"features__width": 1024}, "plain, 1024 numbers a step"),
+        ({"features__name": "run:no-such-folder"}, "run:no-such-folder, 64 numbers a step"),
+        ({"features__frames": 7}, "plain, 64 numbers a step, frames 7"),
     ],
 )
 def test_features_that_cannot_be_made_are_told(values: dict[str, Any], needed: str, video: Path, copied: Path) -> None:
     change_card(copied, **values)
-    with pytest.raises(DataError) as error:
+    with pytest.raises(RunError) as error:
         find(video, "red", copied)
     assert error.value.expected == needed
     assert error.value.hint
@@ -444,7 +449,7 @@ def test_outputs_that_cannot_be_are_refused_before_any_work(video: Path, trained
     for problem, places in {
         "overwrite the page": {"page": tmp_path / "x", "json": tmp_path / "x"},
         "would be a folder": {"page": tmp_path},
-        "into a folder": {"out": tmp_path / "file"},
+        "go into a folder": {"out": tmp_path / "file"},
     }.items():
         with pytest.raises(DataError, match=problem):
             find(video, "red", trained, **places, tell=never)  # type: ignore[arg-type]
@@ -459,7 +464,7 @@ def test_outputs_that_cannot_be_are_refused_before_any_work(video: Path, trained
 
 
 @pytest.fixture(scope="module")
-def drawn(video: Path, trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Path]:
+def drawn(video: Path, trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Finding, Path]:
     folder = tmp_path_factory.mktemp("page")
     sentence = "a <b>zebra</b> sees \"red\" & 'blue'"
     return find(video, sentence, trained, page=folder / "line.html", out=folder / "clips"), folder / "line.html"
@@ -488,7 +493,7 @@ class Reader(HTMLParser):
             self.said.setdefault(self.open[-1], []).append(data)
 
 
-def test_the_page_holds_the_sentence_the_times_and_a_picture_of_every_moment(drawn: tuple[Found, Path]) -> None:
+def test_the_page_holds_the_sentence_the_times_and_a_picture_of_every_moment(drawn: tuple[Finding, Path]) -> None:
     made, path = drawn
     read = Reader(path.read_text())
     assert read.open == []
@@ -504,7 +509,7 @@ def test_the_page_holds_the_sentence_the_times_and_a_picture_of_every_moment(dra
     assert all((path.parent / link).is_file() for link in clips)
 
 
-def test_bars_and_curve_are_drawn_to_scale(drawn: tuple[Found, Path]) -> None:
+def test_bars_and_curve_are_drawn_to_scale(drawn: tuple[Finding, Path]) -> None:
     made, path = drawn
     page = path.read_text()
     bars = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"', page)
@@ -516,7 +521,7 @@ def test_bars_and_curve_are_drawn_to_scale(drawn: tuple[Found, Path]) -> None:
     np.testing.assert_allclose(1 - points[1:-1, 1] / 1000, made.inside, atol=1e-3)
 
 
-def test_the_pictures_are_the_middles_of_the_moments(drawn: tuple[Found, Path], tmp_path: Path) -> None:
+def test_the_pictures_are_the_middles_of_the_moments(drawn: tuple[Finding, Path], tmp_path: Path) -> None:
     made, path = drawn
     found = re.findall(r'src="data:image/jpeg;base64,([^"]+)"', path.read_text())
     for moment, content in zip(made.moments, found):
@@ -525,7 +530,7 @@ def test_the_pictures_are_the_middles_of_the_moments(drawn: tuple[Found, Path], 
         assert read_number(picture) == (moment.first + moment.last) // 2
 
 
-def test_the_page_asks_nothing_of_any_network(drawn: tuple[Found, Path]) -> None:
+def test_the_page_asks_nothing_of_any_network(drawn: tuple[Finding, Path]) -> None:
     page = drawn[1].read_text()
     assert not re.search(r"https?:|@import|url\(|<link|<iframe|src=\"(?!data:)", page)
     assert "<b>zebra" not in page
@@ -558,12 +563,12 @@ def test_the_json_holds_all_that_was_found(video: Path, trained: Path, tmp_path:
     made = find(video, "red zebra", trained, json=tmp_path / "a.json", top=2)
     told = json.loads((tmp_path / "a.json").read_text())
     assert {*told} == {
-        *("video", "sentence", "run", "client", "features", "seconds", "moments", "inside", "unknown", "notes")
+        *("source", "sentence", "run", "client", "features", "seconds", "moments", "inside", "unknown", "notes")
     }
     assert [(m["start"], m["end"], m["score"], m["rank"]) for m in told["moments"]] == [
         (m.start, m.end, m.score, m.rank) for m in made.moments
     ]
-    assert (told["video"], told["run"], told["features"]) == (str(video), str(trained), "plain")
+    assert (told["source"], told["run"], told["features"]) == (str(video), str(trained), "plain")
     assert (told["unknown"], told["inside"]) == (["zebra"], made.inside)
 
 

@@ -14,18 +14,17 @@ from torch.nn import functional as F
 from fedreel.models.backbone import Backbone
 from fedreel.models.classifier import Classifier
 from fedreel.tasks.pretrain.downstream import (
-    PROBE,
     TUNE,
     RandomClips,
     fine_tune,
     linear_probe,
-    probe,
     shortened,
     top1,
 )
 from fedreel.tasks.pretrain.retrieval import LabelledSet, labelled_set
 from fedreel.tasks.pretrain.task import Pretrain
 from fedreel.tasks.vision.clip_views import Views
+from fedreel.tasks.vision.probe import PROBE, probe
 from support.networks import small_r3d
 from support.shelf import Known, flat, shelved
 

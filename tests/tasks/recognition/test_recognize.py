@@ -16,10 +16,10 @@ from PIL import Image
 
 from fedreel import api
 from fedreel.config import DataConfig
-from fedreel.errors import DataError, RecipeError, RunError
+from fedreel.errors import DataError, RunError
 from fedreel.media.video import write
-from fedreel.tasks.skeleton.recognize import recognize
-from fedreel.tasks.vision import media
+from fedreel.tasks.recognition import recognize as reading
+from fedreel.tasks.use.recognize import recognize
 from fedreel.tasks.vision.clips import open_clips
 from support.embedded import make_films, moving, train
 from support.moves import motion, one
@@ -117,7 +117,7 @@ def test_of_a_video_that_breaks_off_the_beginning_is_recognised(trained: Path, t
     assert dict(made.ranking) == pytest.approx(by_hand(trained, as_in_training(tmp_path / "in")[0]), abs=1e-5)
     assert "only what comes before was looked at" in (tmp_path / "p.html").read_text()
     said = cli("recognize", file, "--model", trained)
-    assert (said.code, said.err.strip()) == (0, f"{file}: {made.fault}; only what comes before was looked at")
+    assert (said.code, said.err.strip()) == (0, f"note: {made.fault}; only what comes before was looked at")
 
 
 # folders
@@ -133,9 +133,9 @@ def test_a_folder_gives_an_answer_for_each_video_below_it(trained: Path, tmp_pat
     heard: list[float] = []
     made = recognize(folder, trained, tell=lambda what, share: heard.append(share))
     names = ["b/x.MOV", *(f"clip{n}.mp4" for n in (0, 1, 2, 4, 6, 7, 8, 9))]
-    assert [found.file for found in made.files] == [str(folder / name) for name in names]
+    assert [found.source for found in made.entries] == [folder / name for name in names]
     assert [broken.path for broken in made.skipped] == [str(folder / "clip5.mp4")]
-    for found, frames in zip(made.files, as_in_training(folder)):
+    for found, frames in zip(made.entries, as_in_training(folder)):
         assert dict(found.ranking) == pytest.approx(by_hand(trained, frames), abs=1e-5)
     assert heard == sorted(heard)
     assert heard[-1] == 1
@@ -148,16 +148,16 @@ def test_the_command_prints_a_line_for_each_video_of_a_folder(trained: Path, tmp
     assert said.code == 0, said.err
     made = recognize(folder, trained)
     assert [line.split() for line in said.out.splitlines()] == [
-        *([found.file, *found.label.split(), f"{100 * found.confidence:.0f}", "%"] for found in made.files),
+        *([str(found.source), *found.label.split(), f"{100 * found.confidence:.0f}", "%"] for found in made.entries),
         [str(tmp_path / "x.json")],
     ]
     assert said.err.startswith(f"skipped {folder}/z.mp4: ")
     told = json.loads((tmp_path / "x.json").read_text())
-    assert [(row["file"], row["label"], row["fault"]) for row in told.pop("videos")] == [
-        (found.file, found.label, "") for found in made.files
+    assert [(row["source"], row["label"], row["fault"]) for row in told.pop("videos")] == [
+        (str(found.source), found.label, "") for found in made.entries
     ]
     assert [broken["path"] for broken in told.pop("skipped")] == [f"{folder}/z.mp4"]
-    assert told == {"folder": str(folder), "run": str(trained), "client": "", "side": 16, "frames": 4}
+    assert told == {"source": str(folder), "run": str(trained), "client": "", "notes": [], "side": 16, "frames": 4}
 
 
 # one video: JSON, command, page
@@ -178,7 +178,7 @@ def test_the_command_prints_the_label_the_ranking_and_the_files(trained: Path, t
     assert [(row["label"], row["probability"]) for row in told.pop("ranking")] == made.ranking
     assert sorted(label for label, _ in made.ranking) == CLASSES
     values = {"label": made.label, "confidence": made.confidence, "client": "", "side": 16, "frames": 4, "fault": ""}
-    assert told == {"file": str(file), "run": str(trained), **values}
+    assert told == {"source": str(file), "notes": [], "run": str(trained), **values}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.mp4", "p.html", "p.json"]
 
 
@@ -218,7 +218,7 @@ def test_classifiers_that_stay_with_clients_need_a_name(data: Path, tmp_path: Pa
     with pytest.raises(RunError, match="whose model is meant") as error:
         recognize(file, run)
     assert error.value.found == "clients ann, bob"
-    assert recognize(file, run, "ann").ranking != recognize(file, run, "bob").ranking
+    assert recognize(file, run, client="ann").ranking != recognize(file, run, client="bob").ranking
 
 
 def test_a_model_that_learned_from_views_has_no_classes(data: Path, tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_full_disk_is_not_blamed_on_the_video(trained: Path, tmp_path: Path, m
         raise OSError(errno.ENOSPC, "No space left on device")
 
     file = film(tmp_path / "a.mp4")
-    monkeypatch.setattr(media, "build", full)
+    monkeypatch.setattr(reading, "build", full)
     with pytest.raises(RunError, match="cannot be kept") as error:
         recognize(file, trained)
     assert (error.value.found, "TMPDIR" in error.value.hint) == ("No space left on device", True)
@@ -277,8 +277,8 @@ def test_outputs_that_cannot_be_are_refused(trained: Path, tmp_path: Path) -> No
         recognize(file, trained, page=file)
     with pytest.raises(DataError, match="would overwrite a video"):
         recognize(tmp_path / "in", trained, json=file)
-    with pytest.raises(RecipeError, match="of moving skeletons only"):
-        recognize(file, trained, gif=tmp_path / "a.gif")
+    with pytest.raises(DataError, match="would lie in the folder that is looked at"):
+        recognize(tmp_path / "in", trained, out=tmp_path / "in")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
     assert file.read_bytes() == before
 

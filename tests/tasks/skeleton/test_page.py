@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedreel.tasks.skeleton.figure import Figure, figure
 from fedreel.tasks.skeleton.gif import COLOURS, PAPER
 from fedreel.tasks.skeleton.joints import KINECT_V1
-from fedreel.tasks.skeleton.page import Figure, figure
-from fedreel.tasks.skeleton.recognize import recognize
+from fedreel.tasks.use.recognize import recognize
 from support.moves import make_sets, motion, one, train
 from support.pages import Read
 
@@ -35,7 +35,7 @@ def page(federated: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     second = motion(1) + np.float32([1.5, 0, 0])
     second[:6] = 0
     file = one(folder / "two.npz", motion(0), data2=second, fps=np.array(10))
-    recognize(file, federated, "left", page=folder / "page.html", top=2)
+    recognize(file, federated, client="left", page=folder / "page.html", top=2)
     return (folder / "page.html").read_text()
 
 
@@ -85,7 +85,7 @@ def test_a_long_recording_is_shown_in_few_frames_and_its_own_time() -> None:
 
 def test_the_page_names_the_action_and_the_likeliest_others(federated: Path, tmp_path: Path) -> None:
     file, out = one(tmp_path / "a.npz", motion(2)), tmp_path / "new" / "page.html"
-    made = recognize(file, federated, "left", page=out, top=2)
+    made = recognize(file, federated, client="left", page=out, top=2)
     found = Read(out.read_text())
     assert found.texts["h1"] == [made.label]
     assert f"{100 * made.confidence:.0f} %" in found.texts["p"]
@@ -132,7 +132,7 @@ def test_the_page_asks_nothing_of_any_network(page: str) -> None:
 
 def test_names_cannot_change_the_page(federated: Path, tmp_path: Path) -> None:
     file = one(tmp_path / "<script>alert(1)<b>.npz", motion(0))
-    made = recognize(file, federated, "left", page=tmp_path / "p.html")
+    made = recognize(file, federated, client="left", page=tmp_path / "p.html")
     text = (tmp_path / "p.html").read_text()
     assert "bow <low>" in dict(made.ranking)
     assert "bow &lt;low&gt;" in text
@@ -145,7 +145,7 @@ def test_coordinates_of_the_page_hold_no_lost_joints(federated: Path, tmp_path: 
     broken[4], broken[9], broken[6, 3], broken[7, 8] = 0, np.nan, np.nan, 0
     pages = {}
     for name, frames in (("whole", np.delete(motion(0), (4, 9), axis=0)), ("broken", broken)):
-        recognize(one(tmp_path / f"{name}.npz", frames), federated, "left", page=tmp_path / f"{name}.html")
+        recognize(one(tmp_path / f"{name}.npz", frames), federated, client="left", page=tmp_path / f"{name}.html")
         found = Read((tmp_path / f"{name}.html").read_text())
         moves = [move["values"] or "" for move in found.all("animate", attributename="d")]
         assert not any("nan" in values or "inf" in values for values in moves)
@@ -160,7 +160,7 @@ def test_a_recording_of_one_frame_stands_still(joints: int, federated: Path, tmp
     if joints == 1:
         frames[:] = frames[0, 0]  # all in one place: there is nothing to fit
     made = recognize(
-        one(tmp_path / "a.npz", frames), federated, "left", page=tmp_path / "p.html", gif=tmp_path / "p.gif"
+        one(tmp_path / "a.npz", frames), federated, client="left", page=tmp_path / "p.html", out=tmp_path / "p.gif"
     )
     found = Read((tmp_path / "p.html").read_text())
     assert made.frames == 1
@@ -179,7 +179,10 @@ def test_the_gif_shows_the_joints_where_they_were(federated: Path, tmp_path: Pat
     second = motion(1) + np.float32([4, 0, 0])
     second[:6] = 0
     recognize(
-        one(tmp_path / "a.npz", motion(0), data2=second, fps=np.array(10)), federated, "left", gif=tmp_path / "a.gif"
+        one(tmp_path / "a.npz", motion(0), data2=second, fps=np.array(10)),
+        federated,
+        client="left",
+        out=tmp_path / "a.gif",
     )
     drawn = drawn_from(np.stack([motion(0), second], axis=1))
     found = pictures(tmp_path / "a.gif")
@@ -194,7 +197,9 @@ def test_the_gif_shows_the_joints_where_they_were(federated: Path, tmp_path: Pat
 
 def test_frames_too_short_for_a_gif_are_left_out(federated: Path, tmp_path: Path) -> None:
     """100 frames a second: every second one, since browsers show none for less than two hundredths."""
-    recognize(one(tmp_path / "a.npz", motion(0, 20), fps=np.array(100)), federated, "left", gif=tmp_path / "a.gif")
+    recognize(
+        one(tmp_path / "a.npz", motion(0, 20), fps=np.array(100)), federated, client="left", out=tmp_path / "a.gif"
+    )
     assert [t for t, _ in pictures(tmp_path / "a.gif")] == pytest.approx(np.arange(0, 0.2, 0.02))
 
 

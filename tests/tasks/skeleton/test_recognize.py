@@ -18,7 +18,7 @@ from fedreel.errors import DataError, FedreelError, RunError
 from fedreel.runs.run import load, run
 from fedreel.tasks.skeleton.joints import KINECT_V1, KINECT_V2
 from fedreel.tasks.skeleton.prepare import prepare
-from fedreel.tasks.skeleton.recognize import recognize
+from fedreel.tasks.use.recognize import recognize
 from support.moves import BACKBONE, LEFT, RIGHT, TASK, make_sets, motion, one, train
 from support.tiny import cli
 
@@ -57,7 +57,7 @@ def softmax(values: list[float]) -> list[float]:
 def test_the_answer_is_the_clients_model_on_the_prepared_recording(
     client: str, classes: tuple[str, ...], federated: Path, tmp_path: Path
 ) -> None:
-    made = recognize(one(tmp_path / "a.npz", motion(1)), federated, client)
+    made = recognize(one(tmp_path / "a.npz", motion(1)), federated, client=client)
     loaded = load(federated, client=client)
     x = torch.from_numpy(prepare(motion(1)[:, None], KINECT_V1, 12, 1, True))[None]
     with torch.no_grad():
@@ -73,7 +73,7 @@ def test_the_answer_is_the_clients_model_on_the_prepared_recording(
 def test_probabilities_are_over_the_clients_own_classes(
     client: str, classes: tuple[str, ...], federated: Path, sets: Path
 ) -> None:
-    made = recognize(f"{sets / 'left.npz'}#m4", federated, client)
+    made = recognize(f"{sets / 'left.npz'}#m4", federated, client=client)
     shares = [share for _, share in made.ranking]
     assert sorted(label for label, _ in made.ranking) == sorted(classes)
     assert sum(shares) == pytest.approx(1)
@@ -83,14 +83,14 @@ def test_probabilities_are_over_the_clients_own_classes(
 def test_the_classifier_is_the_one_in_the_clients_own_state(copied: Path, tmp_path: Path) -> None:
     """A bias of 50 for the class `kick` at one client makes this client sure, and leaves the other as it was."""
     file = one(tmp_path / "a.npz", motion(0))
-    before = recognize(file, copied, "right")
+    before = recognize(file, copied, client="right")
     state = max((copied / "clients" / "left").iterdir())
     tensors = load_file(state)
     tensors["model/head.fc.bias"] = torch.tensor([0.0, 50.0, 0.0])
     save_file(tensors, state, metadata={"numbers": "{}"})
-    made = recognize(file, copied, "left")
+    made = recognize(file, copied, client="left")
     assert (made.label, made.confidence) == ("kick", pytest.approx(1))
-    assert recognize(file, copied, "right").ranking == before.ranking
+    assert recognize(file, copied, client="right").ranking == before.ranking
 
 
 def test_statistics_and_topology_are_the_clients_too(federated: Path) -> None:
@@ -105,24 +105,24 @@ def test_statistics_and_topology_are_the_clients_too(federated: Path) -> None:
 
 
 def test_the_order_of_joints_does_not_matter(federated: Path, tmp_path: Path) -> None:
-    straight = recognize(one(tmp_path / "a.npz", motion(2)), federated, "left")
+    straight = recognize(one(tmp_path / "a.npz", motion(2)), federated, client="left")
     order = np.random.default_rng(0).permutation(20)
     names = np.array(KINECT_V1.names)[order]
-    mixed = recognize(one(tmp_path / "b.npz", motion(2)[:, order], joint_names=names), federated, "left")
+    mixed = recognize(one(tmp_path / "b.npz", motion(2)[:, order], joint_names=names), federated, client="left")
     assert mixed.ranking == straight.ranking
 
 
 def test_frames_without_a_body_change_nothing(federated: Path, tmp_path: Path) -> None:
     full = motion(0, 12)
     holes = np.insert(np.insert(full, 3, 0, axis=0), 9, np.nan, axis=0)
-    given = recognize(one(tmp_path / "a.npz", holes), federated, "left")
-    assert given.ranking == recognize(one(tmp_path / "b.npz", full), federated, "left").ranking
+    given = recognize(one(tmp_path / "a.npz", holes), federated, client="left")
+    assert given.ranking == recognize(one(tmp_path / "b.npz", full), federated, client="left").ranking
     assert given.frames == 14
 
 
 def test_the_folder_of_the_model_is_as_good_as_the_run(federated: Path, sets: Path) -> None:
     file = f"{sets / 'left.npz'}#m0"
-    assert recognize(file, federated / "model", "left") == recognize(file, federated, "left")
+    assert recognize(file, federated / "model", client="left") == recognize(file, federated, client="left")
 
 
 def test_a_client_speaks_through_the_model_of_its_community(copied: Path, sets: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_client_speaks_through_the_model_of_its_community(copied: Path, sets: 
     save_file({n: torch.zeros_like(t) for n, t in shared.items()}, copied / "model" / "community-0.safetensors")
     change_card(copied, models=["community-0", "global"], communities={"left": "community-0"})
     bias = load_file(max((copied / "clients" / "left").iterdir()))["model/head.fc.bias"].tolist()
-    made = recognize(f"{sets / 'left.npz'}#m0", copied, "left")
+    made = recognize(f"{sets / 'left.npz'}#m0", copied, client="left")
     assert dict(made.ranking) == pytest.approx(dict(zip(LEFT, softmax(bias))), abs=1e-6)
 
 
@@ -171,43 +171,43 @@ def test_a_model_that_all_clients_share_needs_no_client(sets: Path, tmp_path: Pa
 
 def test_an_unknown_client_is_told_with_the_nearest_one(federated: Path, sets: Path) -> None:
     with pytest.raises(RunError, match="did you mean 'right'"):
-        recognize(f"{sets / 'left.npz'}#m0", federated, "rigth")
+        recognize(f"{sets / 'left.npz'}#m0", federated, client="rigth")
 
 
 def test_a_client_that_never_trained_is_told(sets: Path, tmp_path: Path) -> None:
     trained = train(tmp_path / "run", sets, rounds={"rounds": 1, "clients": 1, "min_answers": 1.0})
     (took_part,) = (p.name for p in (trained / "clients").iterdir())
     (other,) = {"left", "right"} - {took_part}
-    assert recognize(f"{sets / 'left.npz'}#m0", trained, took_part).client == took_part
-    with pytest.raises(RunError, match=f"classifier of client '{other}' has never been trained") as error:
-        recognize(f"{sets / 'left.npz'}#m0", trained, other)
+    assert recognize(f"{sets / 'left.npz'}#m0", trained, client=took_part).client == took_part
+    with pytest.raises(RunError, match=f"part of client '{other}' has never been trained") as error:
+        recognize(f"{sets / 'left.npz'}#m0", trained, client=other)
     assert error.value.found == f"trained are {took_part}"
 
 
 def test_private_parts_at_real_sites_are_told_to_be_there(copied: Path, sets: Path) -> None:
     shutil.rmtree(copied / "clients")
     with pytest.raises(RunError, match="never been trained"):
-        recognize(f"{sets / 'left.npz'}#m0", copied, "left")
+        recognize(f"{sets / 'left.npz'}#m0", copied, client="left")
     recipe = load(copied).card["recipe"]
     change_card(copied, recipe={**recipe, "engine": {"name": "flower"}})
     with pytest.raises(RunError, match="at real sites it stays at the site"):
-        recognize(f"{sets / 'left.npz'}#m0", copied, "left")
+        recognize(f"{sets / 'left.npz'}#m0", copied, client="left")
 
 
 def test_classes_without_names_are_numbered(copied: Path, sets: Path) -> None:
-    named = recognize(f"{sets / 'left.npz'}#m0", copied, "left")
+    named = recognize(f"{sets / 'left.npz'}#m0", copied, client="left")
     (copied / "metrics.jsonl").write_text('{"round": 0, "phase": "partition", "train": {"left": [], "right": []}}\n')
-    made = recognize(f"{sets / 'left.npz'}#m0", copied, "left")
+    made = recognize(f"{sets / 'left.npz'}#m0", copied, client="left")
     numbers = {name: f"class {n}" for n, name in enumerate(LEFT, 1)}
     assert made.ranking == [(numbers[label], share) for label, share in named.ranking]
     (copied / "metrics.jsonl").unlink()
-    assert recognize(f"{sets / 'left.npz'}#m0", copied, "left").ranking == made.ranking
+    assert recognize(f"{sets / 'left.npz'}#m0", copied, client="left").ranking == made.ranking
 
 
 # what is refused
 
 
-@pytest.mark.parametrize(("task", "hint"), [("summary", "fedreel summarize"), ("pretrain", "fedreel.load")])
+@pytest.mark.parametrize(("task", "hint"), [("summary", "fedreel summarize"), ("pretrain", "fedreel search")])
 def test_a_run_of_another_task_is_refused(task: str, hint: str, copied: Path, sets: Path) -> None:
     """Of a model of the other task, built from scratch."""
     table = {"task": {"name": task}, "method": {"name": "fedavg"}}
@@ -215,8 +215,8 @@ def test_a_run_of_another_task_is_refused(task: str, hint: str, copied: Path, se
     save_file(dict(state), copied / "model" / "global.safetensors")
     change_card(copied, task=task, recipe=table, travelling=[*state], private=[])
     with pytest.raises(RunError, match="does not recognise skeletons, images or videos") as error:
-        recognize(f"{sets / 'left.npz'}#m0", copied, "left")
-    assert (error.value.expected, error.value.found) == ("a run of the task skeleton, image or recognition", task)
+        recognize(f"{sets / 'left.npz'}#m0", copied, client="left")
+    assert (error.value.expected, error.value.found) == ("a run of the task recognition, image or skeleton", task)
     assert hint in error.value.hint
 
 
@@ -237,32 +237,34 @@ def test_recordings_that_cannot_be_used_leave_nothing(federated: Path, tmp_path:
     before = sorted(p.name for p in tmp_path.iterdir())
     for name, problem in files.items():
         with pytest.raises(DataError, match=problem) as error:
-            recognize(tmp_path / name, federated, "left", page=tmp_path / "p.html", json=tmp_path / "p.json")
+            recognize(tmp_path / name, federated, client="left", page=tmp_path / "p.html", json=tmp_path / "p.json")
         assert str(tmp_path / name) in error.value.where
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize("what", ["page", "gif", "json"])
+@pytest.mark.parametrize("what", ["page", "out", "json"])
 def test_the_recording_is_never_overwritten(what: str, federated: Path, tmp_path: Path) -> None:
     source = one(tmp_path / "a.npz", motion(0))
     (tmp_path / "link").symlink_to(source)
     before = source.read_bytes()
     for name in ("a.npz", "link"):
         with pytest.raises(DataError, match="overwrite the recording itself"):
-            recognize(f"{source}#m0", federated, "left", **{what: tmp_path / name})  # type: ignore[arg-type]
+            recognize(f"{source}#m0", federated, client="left", **{what: tmp_path / name})  # type: ignore[arg-type]
     assert source.read_bytes() == before
 
 
 def test_outputs_that_cannot_be_are_refused(federated: Path, tmp_path: Path) -> None:
     source = one(tmp_path / "a.npz", motion(0))
-    with pytest.raises(DataError, match="would overwrite the page"):
-        recognize(source, federated, "left", page=tmp_path / "x", gif=tmp_path / "x")
+    with pytest.raises(DataError, match="would overwrite the GIF"):
+        recognize(source, federated, client="left", page=tmp_path / "x.gif", out=tmp_path / "x.gif")
+    with pytest.raises(DataError, match="written as GIF"):
+        recognize(source, federated, client="left", out=tmp_path / "x.mp4")
     with pytest.raises(DataError, match="would be a folder"):
-        recognize(source, federated, "left", json=tmp_path)
+        recognize(source, federated, client="left", json=tmp_path)
     with pytest.raises(DataError, match="cannot be written"):
-        recognize(source, federated, "left", json=source / "x.json")
+        recognize(source, federated, client="left", json=source / "x.json")
     with pytest.raises(FedreelError, match="nothing to show"):
-        recognize(source, federated, "left", top=0)
+        recognize(source, federated, client="left", top=0)
     assert [p.name for p in tmp_path.iterdir()] == ["a.npz"]
 
 
@@ -271,7 +273,7 @@ def test_a_model_that_diverged_is_told(copied: Path, sets: Path) -> None:
     tensors = {n: t * torch.nan if n == "model/head.fc.weight" else t for n, t in load_file(state).items()}
     save_file(tensors, state, metadata={"numbers": "{}"})
     with pytest.raises(RunError, match="no finite numbers"):
-        recognize(f"{sets / 'left.npz'}#m0", copied, "left")
+        recognize(f"{sets / 'left.npz'}#m0", copied, client="left")
 
 
 # JSON and command
@@ -279,14 +281,15 @@ def test_a_model_that_diverged_is_told(copied: Path, sets: Path) -> None:
 
 def test_the_json_holds_all_classes(federated: Path, tmp_path: Path) -> None:
     file = one(tmp_path / "a.npz", motion(1), fps=np.array(25))
-    made = recognize(file, federated, "left", json=tmp_path / "a.json", top=1)
+    made = recognize(file, federated, client="left", json=tmp_path / "a.json", top=1)
     told = json.loads((tmp_path / "a.json").read_text())
     assert [(row["label"], row["probability"]) for row in told.pop("ranking")] == made.ranking
     assert len(made.ranking) == 3
     assert told == {
-        "file": str(file),
+        "source": str(file),
         "run": str(federated),
         "client": "left",
+        "notes": [],
         "label": made.label,
         "confidence": made.confidence,
         "frames": 15,
@@ -297,7 +300,7 @@ def test_the_json_holds_all_classes(federated: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("said", "fps"), [(15, 15.0), (-1, None), ("fast", None), ([25, 30], None)])
 def test_only_a_sensible_frame_rate_is_believed(said: Any, fps: float | None, federated: Path, tmp_path: Path) -> None:
-    assert recognize(one(tmp_path / "a.npz", motion(0), fps=np.array(said)), federated, "left").fps == fps
+    assert recognize(one(tmp_path / "a.npz", motion(0), fps=np.array(said)), federated, client="left").fps == fps
 
 
 def test_a_recording_of_a_kinect_v2_is_brought_to_the_models_joints(federated: Path, tmp_path: Path) -> None:
@@ -305,23 +308,23 @@ def test_a_recording_of_a_kinect_v2_is_brought_to_the_models_joints(federated: P
     frames = np.zeros((9, 2, 25, 3))
     frames[:, 0] = np.random.default_rng(1).normal(2, 0.3, (25, 3)) + np.linspace(0, 1, 9)[:, None, None]
     np.savetxt(tmp_path / "0001-L.txt", frames.reshape(9, 150))
-    made = recognize(tmp_path / "0001-L.txt", federated, "right", page=tmp_path / "p.html")
+    made = recognize(tmp_path / "0001-L.txt", federated, client="right", page=tmp_path / "p.html")
     names = [n.replace("hip_center", "spine_base") for n in KINECT_V1.names]
     names = ["spine_mid" if n == "spine" else "spine_shoulder" if n == "shoulder_center" else n for n in names]
     own = frames[:, 0, [KINECT_V2.names.index(n) for n in names]].astype(np.float32)
     assert dict(made.ranking) == pytest.approx(
-        dict(recognize(one(tmp_path / "a.npz", own), federated, "right").ranking), abs=1e-5
+        dict(recognize(one(tmp_path / "a.npz", own), federated, client="right").ranking), abs=1e-5
     )
     assert (made.frames, made.fps) == (9, 30.0)
     assert "9, 30 a second" in (tmp_path / "p.html").read_text()
 
 
 def test_the_command_prints_the_action_the_ranking_and_the_files(federated: Path, sets: Path, tmp_path: Path) -> None:
-    outputs = [tmp_path / "p.html", tmp_path / "p.gif", tmp_path / "p.json"]
-    options = [word for flag, path in zip(("--page", "--gif", "--json"), outputs) for word in (flag, path)]
+    outputs = [tmp_path / "p.gif", tmp_path / "p.html", tmp_path / "p.json"]
+    options = [word for flag, path in zip(("-o", "--page", "--json"), outputs) for word in (flag, path)]
     said = cli("recognize", f"{sets / 'left.npz'}#m2", "--model", federated, "--client", "left", "--top", 2, *options)
     assert said.code == 0, said.err
-    made = recognize(f"{sets / 'left.npz'}#m2", federated, "left")
+    made = recognize(f"{sets / 'left.npz'}#m2", federated, client="left")
     first, *rest = said.out.splitlines()
     assert first == f"{made.label}  {100 * made.confidence:.0f} %"
     assert [line.rsplit(maxsplit=2) for line in rest[:2]] == [

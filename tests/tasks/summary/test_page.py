@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import re
 import shutil
 import subprocess
@@ -13,16 +12,16 @@ import av
 import numpy as np
 import pytest
 
-from fedreel.tasks.summary.page import clock
-from fedreel.tasks.summary.summarize import Summary, summarize
-from fedreel.tasks.use import progress as show
+from fedreel.report.pictures import clock
+from fedreel.tasks.summary.command import summarize
+from fedreel.tasks.summary.result import Summary
 from support.films import pictures_of, scenes
 
 
 @pytest.fixture(scope="module")
 def board(video: Path, trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Summary, Path]:
     path = tmp_path_factory.mktemp("board") / "board.html"
-    return summarize(video, trained, storyboard=path, ratio=0.5), path
+    return summarize(video, trained, page=path, ratio=0.5), path
 
 
 def images(page: str) -> list[bytes]:
@@ -55,7 +54,7 @@ def test_the_storyboard_asks_nothing_of_any_network(board: tuple[Summary, Path])
 def test_the_same_pictures_with_and_without_a_video(board: tuple[Summary, Path], video: Path, trained: Path) -> None:
     """Once on the way through the chosen shots, once jumped to."""
     again = board[1].with_name("again.html")
-    summarize(video, trained, again.with_suffix(".mp4"), again, ratio=0.5)
+    summarize(video, trained, out=again.with_suffix(".mp4"), page=again, ratio=0.5)
     page = again.read_text()
     assert images(page) == images(board[1].read_text())
     assert 'href="again.mp4#t=0.00"' in page
@@ -64,7 +63,7 @@ def test_the_same_pictures_with_and_without_a_video(board: tuple[Summary, Path],
 def test_names_cannot_change_the_page(trained: Path, video: Path, tmp_path: Path) -> None:
     nasty = tmp_path / "<img src=x onerror=alert(1)>&'\".mp4"
     shutil.copy(video, nasty)
-    summarize(nasty, trained, tmp_path / "a <b>.mp4", tmp_path / "b.html", ratio=0.5)
+    summarize(nasty, trained, out=tmp_path / "a <b>.mp4", page=tmp_path / "b.html", ratio=0.5)
     page = (tmp_path / "b.html").read_text()
     assert "onerror=alert(1)&gt;&amp;&#x27;&quot;.mp4" in page
     assert "<img src=x" not in page
@@ -97,24 +96,3 @@ def test_a_browser_shows_the_pictures(board: tuple[Summary, Path], tmp_path: Pat
     for chosen in board[0].chosen:
         colour = np.median(scenes()[(chosen.first + chosen.last) // 2], axis=(0, 1))
         assert (np.abs(picture - colour).max(axis=2) < 24).sum() > 5000
-
-
-@pytest.mark.parametrize("live", [True, False])
-def test_progress_is_one_line_on_a_terminal_and_few_elsewhere(live: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    class File(io.StringIO):
-        def isatty(self) -> bool:
-            return live
-
-    now = 0.0
-    monkeypatch.setattr(show.time, "monotonic", lambda: now)
-    file = File()
-    with show.Shown(file) as shown:
-        for now in np.arange(0.0, 41.0, 1.0):
-            shown("looking", now / 40)
-    text = file.getvalue()
-    if live:
-        assert "\n" not in text
-        assert text.count("\r") == 41  # every second but the first, and the line is cleared
-        assert text.endswith("\r\x1b[K")
-    else:
-        assert text.splitlines() == [f"looking: {t / 40:.0%}, {40 - t} s left" for t in (10, 20, 30, 40)]

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import struct
-from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
@@ -19,12 +18,17 @@ import torch
 
 from fedreel.config import make_recipe
 from fedreel.data.features import Plain, video_features
-from fedreel.errors import DataError, FedreelError, RunError
+from fedreel.data.steps import VideoSteps, look
+from fedreel.errors import DataError, FedreelError, RecipeError, RunError
 from fedreel.kernels.dtw import dtw
 from fedreel.media.frames import Timeline
-from fedreel.runs.run import load
+from fedreel.report.pictures import clock
+from fedreel.runs.run import load, run
 from fedreel.tasks.summary import summarize as module
-from fedreel.tasks.summary.summarize import Shot, Steps, choose, summarize
+from fedreel.tasks.summary.command import summarize
+from fedreel.tasks.summary.result import Shot
+from fedreel.tasks.summary.summarize import choose
+from support import embedded
 from support.films import FPS, LENGTHS, film, numbered, pictures_of, scenes
 from support.tiny import cli
 
@@ -54,9 +58,9 @@ def best(values: list[float], lengths: list[int], room: int) -> float:
     return max(sum(values[i] for i in c) for c in every if sum(lengths[i] for i in c) <= room)
 
 
-def steps(rows: np.ndarray, n_frames: int, each: int = 5, fps: float = 10.0) -> Steps:
+def steps(rows: np.ndarray, n_frames: int, each: int = 5, fps: float = 10.0) -> VideoSteps:
     line = Timeline(np.arange(n_frames + 1), np.array([0]), Fraction(1, int(fps)), fps)
-    return Steps(rows, np.arange(0, n_frames, each), line)
+    return VideoSteps(rows, np.arange(0, n_frames, each), line)
 
 
 # the choice
@@ -105,7 +109,7 @@ def test_the_scores_are_those_of_the_model_on_the_features(video: Path, trained:
 @pytest.mark.parametrize(("fps", "rate"), [(10, 2.0), (25, 2.0), (7, 3.0), (10, 30.0), (8, 1.0)])
 def test_features_are_those_of_training_at_any_rate(fps: int, rate: float, tmp_path: Path) -> None:
     path = film(tmp_path / "a.mp4", scenes(18, 32)[:60], fps=fps)
-    found, given = module.look(path, Plain(), rate, None), video_features(path, Plain(), rate)
+    found, given = look(path, Plain(), rate, None), video_features(path, Plain(), rate)
     assert found.picks.tolist() == given.picks.tolist()
     np.testing.assert_array_equal(found.rows, given.features)
 
@@ -114,7 +118,7 @@ def test_a_step_is_as_long_at_every_frame_rate_of_a_video(tmp_path: Path) -> Non
     """4 s at 20 frames a second, 4 s at 5: steps of a second have 20 frames, then 5."""
     ticks = [*range(0, 4000, 50), *range(4000, 8000, 200)]
     path = film(tmp_path / "a.mkv", [numbered(i) for i in range(100)], ticks=ticks)
-    found = module.look(path, Plain(), 1.0, None)
+    found = look(path, Plain(), 1.0, None)
     assert found.lengths.tolist() == [20, 20, 20, 20, 5, 5, 5, 5]
     assert found.line.seconds(85) == pytest.approx(5.0)
 
@@ -187,12 +191,34 @@ def test_communities_without_distances_are_not_guessed(video: Path, copy: Path) 
     assert not any("community" in note for note in made.notes)
 
 
-def test_a_client_stands_for_its_community(video: Path, trained: Path) -> None:
+def test_a_client_has_the_model_of_its_community(video: Path, trained: Path) -> None:
     where = load(trained).card["communities"]
-    assert {summarize(video, trained, community=c).community for c in where} == {*where.values()}
+    assert len({*where.values()}) == 2
+    for client, community in where.items():
+        made = summarize(video, trained, client=client)
+        assert (made.client, made.community) == (client, community)
+        assert made.scores == summarize(video, trained, community=community).scores
     assert summarize(video, trained, community="global").community == "global"
+
+
+def test_a_name_that_nobody_has_is_answered_by_the_nearest(video: Path, trained: Path) -> None:
     with pytest.raises(RunError, match="did you mean 'community-"):
         summarize(video, trained, community="comunity-1")
+    with pytest.raises(RunError, match="no client 'o9'"):
+        summarize(video, trained, client="o9")
+    with pytest.raises(RecipeError, match="of its own community"):
+        summarize(video, trained, client="o1", community="community-1")
+
+
+def test_parts_that_stayed_with_clients_are_those_of_the_client(video: Path, trained: Path, tmp_path: Path) -> None:
+    """Where nothing travels, nobody can speak for all: the client must be named."""
+    recipe = load(trained).card["recipe"]
+    table = {**recipe, "method": {"name": "local-only"}}
+    private = run(make_recipe(table), tmp_path / "run", quiet=True).path
+    with pytest.raises(RunError, match="whose model is meant"):
+        summarize(video, private)
+    scores = {client: summarize(video, private, client=client).scores for client in ("o0", "o1")}
+    assert scores["o0"] != scores["o1"]
 
 
 # features
@@ -201,9 +227,9 @@ def test_a_client_stands_for_its_community(video: Path, trained: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "expected", "found"),
     [
-        ({"features__weights": "abc", "features__name": "other"}, "name other", "name plain"),
-        ({"features__width": 65}, "width 65", "width 64"),
-        ({"features__frames": 4}, "frames 4", "frames 8"),
+        ({"features__weights": "abc", "features__name": "other"}, "other, 64 numbers a step", "name plain"),
+        ({"features__width": 65}, "plain, 65 numbers a step", "width 64"),
+        ({"features__frames": 4}, "plain, 64 numbers a step, frames 4", "frames 8"),
     ],
 )
 def test_other_features_than_in_training_are_refused(
@@ -249,17 +275,21 @@ def test_standardised_features_are_so_over_the_video(video: Path, copy: Path) ->
     assert made.scores != pytest.approx(raw.scores, abs=1e-3)
 
 
-def test_a_model_for_something_else_is_refused(video: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "load", lambda *_, **__: replace(load(trained), task=object()))
-    with pytest.raises(RunError, match="does not summarise videos"):
-        summarize(video, trained)
+def test_a_model_for_something_else_is_refused_with_what_it_is_for(
+    video: Path, data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = embedded.train(tmp_path_factory.mktemp("other") / "run", data)
+    with pytest.raises(RunError, match="does not summarise videos") as error:
+        summarize(video, other)
+    assert (error.value.expected, error.value.found) == ("a run of the task summary", "recognition")
+    assert error.value.hint == "use fedreel recognize or fedreel search"
 
 
 # files
 
 
 def test_the_summary_is_a_video_of_the_chosen_frames(video: Path, trained: Path, tmp_path: Path) -> None:
-    made = summarize(video, trained, tmp_path / "new" / "out.mp4", ratio=0.4)
+    made = summarize(video, trained, out=tmp_path / "new" / "out.mp4", ratio=0.4)
     pictures, _ = pictures_of(tmp_path / "new" / "out.mp4")
     kept = [n for a, b in made.spans for n in range(a, b + 1)]
     assert len(pictures) == len(kept) > 30
@@ -268,35 +298,46 @@ def test_the_summary_is_a_video_of_the_chosen_frames(video: Path, trained: Path,
     assert files(tmp_path / "new") == ["out.mp4"]
 
 
-def test_scores_only_are_json_and_nothing_else(video: Path, trained: Path, tmp_path: Path) -> None:
-    said = cli("summarize", video, "--model", trained, "--score-only", tmp_path / "s.json", "--ratio", 0.4)
+def test_the_json_holds_all_that_was_found(video: Path, trained: Path, tmp_path: Path) -> None:
+    said = cli("summarize", video, "--model", trained, "--json", tmp_path / "s.json", "--ratio", 0.4)
     assert (said.code, files(tmp_path)) == (0, ["s.json"])
-    found, made = json.loads((tmp_path / "s.json").read_text()), summarize(video, trained, ratio=0.4)
-    assert found["fps"] == FPS
-    assert (found["picks"], found["community"], found["n_frames"]) == (made.picks, made.community, made.n_frames)
-    assert found["scores"] == pytest.approx(made.scores)
-    assert [Shot(**s) for s in found["shots"]] == made.shots
-    assert [made.shots[i] for i in found["chosen"]] == made.chosen
+    told, made = json.loads((tmp_path / "s.json").read_text()), summarize(video, trained, ratio=0.4)
+    assert told["fps"] == FPS
+    assert (told["source"], told["run"], told["client"]) == (str(video), str(trained), "")
+    assert (told["picks"], told["community"], told["n_frames"]) == (made.picks, made.community, made.n_frames)
+    assert told["scores"] == pytest.approx(made.scores)
+    assert [Shot(**s) for s in told["shots"]] == made.shots
+    assert [made.shots[i] for i in told["chosen"]] == made.chosen
 
 
-def test_the_command_writes_video_and_storyboard(video: Path, trained: Path, tmp_path: Path) -> None:
-    out, board = tmp_path / "out.mp4", tmp_path / "board.html"
+def test_a_json_that_is_printed_is_alone_on_stdout(video: Path, trained: Path, tmp_path: Path) -> None:
+    page = tmp_path / "p.html"
+    said = cli("summarize", video, "--model", trained, "--json", "-", "--page", page)
+    assert json.loads(said.out) == summarize(video, trained).as_json()
+    assert str(page) in said.err
+    assert files(tmp_path) == ["p.html"]
+
+
+def test_the_command_prints_the_shots_and_the_files(video: Path, trained: Path, tmp_path: Path) -> None:
+    out, page = tmp_path / "out.mp4", tmp_path / "board.html"
     out.write_bytes(b"old")
-    said = cli("summarize", video, "--model", trained, "-o", out, "--ratio", 0.4, "--storyboard", board)
+    said = cli("summarize", video, "--model", trained, "-o", out, "--ratio", 0.4, "--page", page)
     assert said.code == 0, said.err
-    assert said.out.splitlines()[1:] == [str(out), str(board)]
+    made = summarize(video, trained, ratio=0.4)
+    shots = [f"  {clock(s.start)} - {clock(s.end)}  {s.score:.3f}" for s in made.chosen]
+    head = f"{made.seconds:.1f} s in {len(shots)} of {len(made.shots)} shots, by the model {made.community}"
+    assert said.out.splitlines() == [head, *shots, str(out), str(page)]
     assert len(pictures_of(out)[0]) > 30
     assert files(tmp_path) == ["board.html", "out.mp4"]
 
 
-@pytest.mark.parametrize("options", [[], ["-o", "a.mp4", "--score-only", "a.json"]])
-def test_a_command_without_a_sensible_output_is_refused(options: list[str], video: Path, trained: Path) -> None:
-    said = cli("summarize", video, "--model", trained, *options)
-    assert said.code == 2
-    assert "-o, --storyboard or --score-only" in said.err
+def test_the_result_names_the_files_that_were_written(video: Path, trained: Path, tmp_path: Path) -> None:
+    places = {"out": tmp_path / "a.mp4", "page": tmp_path / "p.html", "json": tmp_path / "s.json"}
+    assert summarize(video, trained, **places).files == [*places.values()]  # type: ignore[arg-type]
+    assert summarize(video, trained).files == []
 
 
-@pytest.mark.parametrize("what", ["out", "storyboard", "scores"])
+@pytest.mark.parametrize("what", ["out", "page", "json"])
 def test_the_input_is_never_overwritten(what: str, video: Path, trained: Path, tmp_path: Path) -> None:
     source = tmp_path / "a.mp4"
     shutil.copy(video, source)
@@ -314,8 +355,8 @@ def test_outputs_that_cannot_be_are_refused_before_any_work(video: Path, trained
         raise AssertionError("it began")
 
     for problem, places in {
-        "overwrite the summary": {"out": tmp_path / "a.mp4", "storyboard": tmp_path / "a.mp4"},
-        "would be a folder": {"storyboard": tmp_path},
+        "overwrite the summary": {"out": tmp_path / "a.mp4", "page": tmp_path / "a.mp4"},
+        "would be a folder": {"page": tmp_path},
         "written as mp4": {"out": tmp_path / "a.webm"},
     }.items():
         with pytest.raises(DataError, match=problem):
@@ -343,7 +384,7 @@ def test_what_is_no_video_is_told_and_leaves_nothing(kind: str, video: Path, tra
         path.write_bytes({"text": b"dear diary, " * 99, "empty": b"", "header": video.read_bytes()[:300]}[kind])
     before = files(tmp_path)
     with pytest.raises(DataError) as error:
-        summarize(path, trained, tmp_path / "out.mp4", tmp_path / "board.html", scores=tmp_path / "s.json")
+        summarize(path, trained, out=tmp_path / "out.mp4", page=tmp_path / "board.html", json=tmp_path / "s.json")
     assert error.value.where == str(path)
     if kind == "sound":
         assert "only sound" in error.value.found
@@ -352,7 +393,7 @@ def test_what_is_no_video_is_told_and_leaves_nothing(kind: str, video: Path, tra
 
 def test_a_video_of_one_frame_is_its_own_summary(trained: Path, tmp_path: Path) -> None:
     source = film(tmp_path / "a.mp4", scenes()[:1], fps=FPS)
-    made = summarize(source, trained, tmp_path / "out.mp4", tmp_path / "board.html")
+    made = summarize(source, trained, out=tmp_path / "out.mp4", page=tmp_path / "board.html")
     assert made.spans == [(0, 0)]
     assert "the summary is one frame" in made.notes[0]
     assert len(pictures_of(tmp_path / "out.mp4")[0]) == 1
@@ -362,7 +403,7 @@ def test_a_video_of_one_frame_is_its_own_summary(trained: Path, tmp_path: Path) 
 def test_of_a_video_that_breaks_off_the_beginning_is_summarised(trained: Path, tmp_path: Path) -> None:
     source = film(tmp_path / "a.mkv", scenes(), fps=FPS, options={"g": "20"})
     source.write_bytes(source.read_bytes()[: source.stat().st_size // 2])
-    made = summarize(source, trained, tmp_path / "out.mp4", ratio=0.4)
+    made = summarize(source, trained, out=tmp_path / "out.mp4", ratio=0.4)
     assert 20 < made.n_frames < 160
     assert "the header promises 16.0 s" in made.notes[0]
     assert len(pictures_of(tmp_path / "out.mp4")[0]) == sum(b - a + 1 for a, b in made.spans)
@@ -375,5 +416,5 @@ def test_an_interruption_leaves_nothing(moment: str, video: Path, trained: Path,
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        summarize(video, trained, tmp_path / "out.mp4", tmp_path / "b.html", ratio=0.4, tell=stop)
+        summarize(video, trained, out=tmp_path / "out.mp4", page=tmp_path / "b.html", ratio=0.4, tell=stop)
     assert files(tmp_path) == []

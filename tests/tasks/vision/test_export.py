@@ -67,7 +67,7 @@ def test_places_that_cannot_be_are_refused(trained: Path, tmp_path: Path) -> Non
 
 
 def test_the_command_names_the_file(trained: Path, tmp_path: Path) -> None:
-    said = cli("export", trained, "-o", tmp_path / "b.safetensors")
+    said = cli("export", "--model", trained, "-o", tmp_path / "b.safetensors")
     assert said.code == 0, said.err
     tensors = load_file(tmp_path / "b.safetensors")
     assert said.out.splitlines() == [f"{len(tensors)} tensors of the backbone", str(tmp_path / "b.safetensors")]

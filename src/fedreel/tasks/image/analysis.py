@@ -16,7 +16,7 @@ from fedreel.runs.run import Loaded, load
 from fedreel.runs.rundir import read_metrics
 from fedreel.tasks.image.population import PicturePopulation
 from fedreel.tasks.image.task import Image
-from fedreel.tasks.pretrain.downstream import probe
+from fedreel.tasks.vision.probe import probe
 
 Metrics = dict[str, float]
 

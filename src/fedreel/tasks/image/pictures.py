@@ -8,15 +8,13 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from fedreel.data.archive import extract
 from fedreel.data.clip_index import SPLITS, Clip
@@ -24,16 +22,12 @@ from fedreel.data.shards import Broken
 from fedreel.errors import DataError
 from fedreel.machine.cache import cache_folder
 from fedreel.machine.files import sync_path
-from fedreel.machine.processes import cores
+from fedreel.media.images import SUFFIXES, decoded, image_files, is_visible, scaled
 from fedreel.tasks.image.cifar import is_cifar, read_cifar
 
 VERSION = 1  # raised whenever the same files would give other pixels or labels
 INDEX, PIXELS = "index.json", "images.npy"
-FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")  # not EPS, for which Pillow starts another program
-SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"))
-MAX_PIXELS = 2**30 // 12  # of one image: where Pillow begins to warn
 ANNOTATIONS = "val_annotations.txt"
-CHUNK = 1024  # images that may wait in memory to be written
 _ABANDONED = 24 * 3600  # seconds after which another process's half-made folder is taken for dead
 
 
@@ -175,21 +169,6 @@ def _found(tree: Path) -> list[Clip]:
     return clips
 
 
-def image_files(tree: Path) -> list[str]:
-    """Every image below the folder, sorted; hidden files and folders and a Mac's notes about them left out."""
-    found = []
-    for place, folders, files in os.walk(tree):
-        folders[:] = [name for name in folders if _visible(name)]
-        here = Path(place).relative_to(tree)
-        names = (n for n in files if _visible(n) and Path(n).suffix.lower() in SUFFIXES)
-        found += [(here / name).as_posix() for name in names]
-    return sorted(found)
-
-
-def _visible(name: str) -> bool:
-    return not name.startswith(".") and name != "__MACOSX"
-
-
 def _placed(path: str) -> Clip:
     """An image with what its folders say: a split may stand anywhere, the class is innermost, an owner before it."""
     *folders, _ = path.split("/")
@@ -234,7 +213,7 @@ def _read_annotations(file: Path) -> dict[str, str]:
 def _unwrapped(tree: Path) -> Path:
     """An archive's contents without the folder that holds all of them, which says nothing."""
     while True:
-        inside = [path for path in tree.iterdir() if _visible(path.name)]
+        inside = [path for path in tree.iterdir() if is_visible(path.name)]
         if len(inside) != 1 or not inside[0].is_dir() or inside[0].name.lower() in SPLITS:
             return tree
         tree = inside[0]
@@ -250,40 +229,6 @@ def _fingerprint(root: Path, side: int) -> str:
     return state.hexdigest()[:20]
 
 
-# pixels
-
-
-def decoded(paths: Sequence[Path], side: int) -> Iterator[np.ndarray | str]:
-    """What `decode` gives for each, in their order. By threads: Pillow lets the others run while it decodes."""
-    with ThreadPoolExecutor(cores()) as pool:
-        for start in range(0, len(paths), CHUNK):
-            yield from pool.map(partial(decode, side=side), paths[start : start + CHUNK])
-
-
-def decode(path: Path, side: int) -> np.ndarray | str:
-    """An image as uint8 RGB (side, side, 3), or why it cannot be read."""
-    try:
-        if not path.stat().st_size:
-            return "the file is empty"
-        with Image.open(path, formats=FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                return f"{image.width} x {image.height} pixels are more than are safe to decode"
-            return _scaled(image, side)
-    except UnidentifiedImageError:
-        return f"not an image ({', '.join(FORMATS)})"
-    except Exception as error:  # decoders meet damage with errors of any kind
-        return str(error) or type(error).__name__
-
-
-def _scaled(image: Image.Image, side: int) -> np.ndarray:
-    if image.mode.startswith("I"):  # 16 bits of grey, of which Pillow would keep the lower 8
-        image = Image.fromarray((np.asarray(image).clip(0, 2**16 - 1) >> 8).astype(np.uint8))
-    image = image.convert("RGB")
-    if image.size != (side, side):
-        image = image.resize((side, side), Image.Resampling.BILINEAR)  # Pillow's averages where it makes smaller
-    return np.asarray(image)
-
-
 def _from_cifar(folder: Path, side: int) -> tuple[list[Clip], Iterator[np.ndarray]]:
     clips: list[Clip] = []
     images: list[np.ndarray] = []
@@ -291,4 +236,4 @@ def _from_cifar(folder: Path, side: int) -> tuple[list[Clip], Iterator[np.ndarra
         pixels, labels, names = read_cifar(folder, part)
         clips += [Clip(f"{part}/{number:05d}", names[label], split=part) for number, label in enumerate(labels)]
         images += [*pixels]
-    return clips, (_scaled(Image.fromarray(image), side) for image in images)
+    return clips, (scaled(Image.fromarray(image), side) for image in images)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,9 +15,10 @@ from fedreel import playground
 from fedreel.config import DataConfig
 from fedreel.core.task import EVERYONE, ClientData, Population, Tensors
 from fedreel.data.partition import NaturalIdPartitioner
-from fedreel.errors import DataError, RecipeError
+from fedreel.errors import DataError
 from fedreel.tasks.image.pictures import Pictures, open_pictures
 from fedreel.tasks.vision.clips import check_training, class_names, make_partitioner
+from fedreel.tasks.vision.shares import first_of_each, nested_share
 
 
 @dataclass(frozen=True)
@@ -135,21 +136,6 @@ def open_public(config: DataConfig, side: int) -> Pictures:
     return found.take(np.flatnonzero(~held)) if held.any() else found
 
 
-def nested_share(labels: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Rows, sorted, that are this share of each class, at least one of it. Those of a smaller share are among them, and
-    nothing but the division into classes and the seed decides which they are."""
-    if not 0 < share <= 1:
-        raise RecipeError("not a share of labelled images", expected="more than 0, at most 1", found=str(share))
-    order = np.random.default_rng(seed).permutation(len(labels))
-    return _first(labels, order, lambda size: max(1, round(share * size)))
-
-
-def _first(labels: np.ndarray, order: np.ndarray, count: Callable[[int], int]) -> np.ndarray:
-    """In this order, the first of each class, as many as `count` says for a class of some size; sorted."""
-    members = (order[labels[order] == label] for label in np.unique(labels))
-    return np.sort(np.concatenate([order[:0], *(rows[: count(len(rows))] for rows in members)]))
-
-
 def _divided(splits: np.ndarray, labels: np.ndarray, config: DataConfig, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows for training and for testing, as they are marked; where none is, `test_share` of each class is drawn."""
     marked = np.isin(splits, ("test", "val"))
@@ -164,7 +150,7 @@ def _divided(splits: np.ndarray, labels: np.ndarray, config: DataConfig, seed: i
         passed += size
         return min(size - 1, round(config.test_share * passed) - round(config.test_share * (passed - size)))
 
-    test = _first(labels, np.random.default_rng(seed).permutation(len(labels)), count)
+    test = first_of_each(labels, np.random.default_rng(seed).permutation(len(labels)), count)
     return np.setdiff1d(np.arange(len(labels)), test), test
 
 

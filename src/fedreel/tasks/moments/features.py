@@ -16,12 +16,11 @@ import h5py
 import numpy as np
 
 from fedreel.data import clip_index
+from fedreel.data.damaged import H5_ERRORS, NPZ_ERRORS
 from fedreel.data.features import Features, video_features
 from fedreel.errors import DataError
 from fedreel.machine.cache import cache_folder
 from fedreel.media.video import SUFFIXES
-from fedreel.tasks.skeleton.npz import NPZ_ERRORS
-from fedreel.tasks.summary.data import H5_ERRORS
 
 ERRORS = (*NPZ_ERRORS, *H5_ERRORS)  # of damaged files
 H5_SUFFIXES = (".h5", ".hdf5")

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from fedreel.media.frames import Timeline, some
-from fedreel.report.markup import Html, count, duration, el, escape, join, quantity, short, table
+from fedreel.machine.words import clock
+from fedreel.report.markup import Html, count, duration, el, quantity, short, table
+from fedreel.report.pictures import (
+    BOARD,
+    CURVE,
+    SIDE,
+    header,
+    image,
+    percent,
+    problems,
+    relative_link,
+    stretched,
+    time_labels,
+)
 from fedreel.report.shell import document, section
-from fedreel.tasks.skeleton.page import percent
-from fedreel.tasks.summary.page import SIDE, Thumbnails, clock, image, relative, times
-from fedreel.tasks.summary.page import STYLE as BOARD
-
-if TYPE_CHECKING:
-    from fedreel.tasks.moments.find import Found, Moment
+from fedreel.tasks.moments.result import Finding, Moment
 
 LANE = 2.1  # rem: the height of a moment's bar with the room around it
 STYLE = """
@@ -31,74 +37,60 @@ header h1 { max-width: 32em; } .headline.wide { flex-basis: 20rem; } .headline.w
 """  # noqa: E501
 
 
-def thumbnails(made: Found, line: Timeline) -> dict[int, bytes]:
-    """The frame in the middle of every moment as a small JPEG file, by its number."""
-    keep = Thumbnails({_middle(moment) for moment in made.moments}, line)
-    for number, frame in some(made.video, line, [(number, number) for number in sorted(keep.wanted)]):
-        keep(number, frame)
-    return keep.pictures
-
-
-def draw_page(made: Found, pictures: dict[int, bytes], clips: Sequence[Path], folder: Path) -> str:
+def draw_page(finding: Finding, pictures: dict[int, bytes], clips: Sequence[Path], folder: Path) -> str:
     """The whole page, for a file in `folder`; pictures lead to the clips, where these are written."""
-    links = [quote(relative(clip, folder)) for clip in clips]
-    notes = [el("li", text) for text in made.notes]
+    links = [quote(relative_link(clip, folder)) for clip in clips]
     lead = "A bar is a moment. The curve says how likely each part of the video is inside what the sentence means."
     body = el(
         "main",
-        el("ul", notes, class_="problems") if notes else None,
-        section("line", "When it happens", _figure(made), lead=lead),
-        section("moments", "The moments", _board(made, pictures, links), _listed(made), lead=_lead(made, links)),
+        problems(finding.notes),
+        section("line", "When it happens", _figure(finding), lead=lead),
+        section(
+            "moments", "The moments", _board(finding, pictures, links), _listed(finding), lead=_lead(finding, links)
+        ),
     )
-    title = f"{short(made.sentence)}: {short(made.video.name)}"
-    return document(title, el("style", Html(BOARD + STYLE)), _header(made), body, images=True)
+    title = f"{short(finding.sentence)}: {short(finding.source.name)}"
+    return document(title, el("style", Html(BOARD + CURVE + STYLE)), _header(finding), body, images=True)
 
 
-def _header(made: Found) -> Html:
+def _header(finding: Finding) -> Html:
     facts = [
-        ("model", made.run.resolve().name + (f", {made.client}" if made.client else "")),
-        ("features", made.features),
-        ("length", clock(made.seconds)),
+        ("model", finding.run.resolve().name + (f", {finding.client}" if finding.client else "")),
+        ("features", finding.features),
+        ("length", clock(finding.seconds)),
     ]
-    title = el(
-        "div",
-        el("p", "fedreel find", class_="eyebrow"),
-        el("h1", made.sentence),
-        el("p", "looked for in ", el("b", made.video.name), class_="lead"),
-        el("dl", [el("div", el("dt", name), el("dd", text)) for name, text in facts], class_="facts"),
+    best = finding.moments[0]
+    return header(
+        "find",
+        finding.sentence,
+        lead=["looked for in ", el("b", finding.source.name)],
+        facts=facts,
+        headline=("most likely", _codes(best), f"score {_likely(best)}"),
+        wide=True,
     )
-    best = made.moments[0]
-    headline = el(
-        "div",
-        el("p", "most likely", class_="name"),
-        el("p", _codes(best), class_="value"),
-        el("p", f"score {_likely(best)}", class_="hint"),
-        class_="headline wide",
-    )
-    return el("header", title, headline)
 
 
-def _lead(made: Found, links: list[str]) -> str:
-    said = f"{count(len(made.moments), 'moment')}, the likeliest first."
+def _lead(finding: Finding, links: list[str]) -> str:
+    said = f"{count(len(finding.moments), 'moment')}, the likeliest first."
     return f"{said} A picture leads to its clip." if links else said
 
 
-def _figure(made: Found) -> Html:
+def _figure(finding: Finding) -> Html:
     keys = [
         el("span", el("i", class_=f"key {style}"), name)
         for style, name in (("moment", "moment"), ("s0", "inside the moment"))
     ]
     caption = el("figcaption", el("strong", "The video's time"), el("span", keys, class_="legend"))
-    return el("figure", caption, _lanes(made), _level(made), class_="chart wide")
+    return el("figure", caption, _lanes(finding), _level(finding), class_="chart wide")
 
 
-def _lanes(made: Found) -> Html:
+def _lanes(finding: Finding) -> Html:
     """A bar for each moment, one below the other."""
-    n, whole = len(made.moments), made.seconds or 1.0
+    n, whole = len(finding.moments), finding.seconds or 1.0
     high = SIDE / n
-    bars = [_rect(m, whole, (i + 0.12) * high, 0.76 * high) for i, m in enumerate(made.moments)]
+    bars = [_rect(m, whole, (i + 0.12) * high, 0.76 * high) for i, m in enumerate(finding.moments)]
     ranks, labels = [], []
-    for i, moment in enumerate(made.moments):
+    for i, moment in enumerate(finding.moments):
         top = f"top:{(i + 0.5) / n:.2%}"
         late = moment.start + moment.end > whole
         side = f"right:{1 - moment.end / whole:.2%}" if late else f"left:{moment.start / whole:.2%}"
@@ -108,37 +100,31 @@ def _lanes(made: Found) -> Html:
     return el(
         "div",
         el("div", ranks, class_="y", aria_hidden="true"),
-        el("div", _svg(said, bars), labels, class_="lines"),
+        el("div", stretched(said, bars), labels, class_="lines"),
         class_="curve lanes",
         style=f"grid-template:{LANE * n:.1f}rem / 3.2rem 1fr",
     )
 
 
-def _level(made: Found) -> Html:
+def _level(finding: Finding) -> Html:
     """The probability to be inside, over time."""
-    whole, n = made.seconds or 1.0, len(made.inside)
+    whole, n = finding.seconds or 1.0, len(finding.inside)
     places = [0.0, *((i + 0.5) / n for i in range(n)), 1.0]
-    values = [made.inside[0], *made.inside, made.inside[-1]]
+    values = [finding.inside[0], *finding.inside, finding.inside[-1]]
     path = "M" + "L".join(f"{SIDE * x:.2f} {SIDE * (1 - y):.1f}" for x, y in zip(places, values))
     marks = [
         el("path", class_="grid", d="".join(f"M0 {y}H{SIDE}" for y in (0, SIDE // 2, SIDE))),
-        _rect(made.moments[0], whole, 0, SIDE),
+        _rect(finding.moments[0], whole, 0, SIDE),
         el("path", class_="thick s0 fine", d=path),
     ]
     said = f"the probability to be inside the moment, from {percent(min(values))} to {percent(max(values))}"
     return el(
         "div",
         el("div", [el("span", percent(y), style=f"bottom:{y:.0%}") for y in (0.0, 0.5, 1.0)], class_="y"),
-        el("div", _svg(said, marks), class_="lines"),
-        el("div", [el("span", clock(t, 0), style=f"left:{t / whole:.2%}") for t in times(whole)], class_="x"),
+        el("div", stretched(said, marks), class_="lines"),
+        el("div", [el("span", clock(t, 0), style=f"left:{t / whole:.2%}") for t in time_labels(whole)], class_="x"),
         class_="curve level",
     )
-
-
-def _svg(said: str, marks: Sequence[Html]) -> Html:
-    """Stretched to its frame; strokes do not stretch."""
-    opening = f'<svg viewBox="0 0 {SIDE} {SIDE}" preserveAspectRatio="none" role="img" aria-label="{escape(said)}">'
-    return Html(f"{opening}{join(marks)}</svg>")
 
 
 def _rect(moment: Moment, whole: float, y: float, height: float) -> Html:
@@ -152,21 +138,21 @@ def _rect(moment: Moment, whole: float, y: float, height: float) -> Html:
     )
 
 
-def _board(made: Found, pictures: dict[int, bytes], links: list[str]) -> Html:
+def _board(finding: Finding, pictures: dict[int, bytes], links: list[str]) -> Html:
     cards = []
-    for i, moment in enumerate(made.moments):
+    for i, moment in enumerate(finding.moments):
         long, likely = duration(moment.end - moment.start), f"score {_likely(moment)}"
         words = el(
             "p",
             el("span", _codes(moment), el("span", moment.rank, class_="rank"), class_="at"),
             el("small", el("span", long), el("span", likely)),
         )
-        card = [image(pictures.get(_middle(moment)), f"the moment from {_codes(moment)}"), words]
+        card = [image(pictures.get(moment.middle), f"the moment from {_codes(moment)}"), words]
         cards.append(el("li", el("a", card, href=links[i]) if links else card))
     return el("ol", cards, class_="board")
 
 
-def _listed(made: Found) -> Html:
+def _listed(finding: Finding) -> Html:
     rows: list[list[object]] = [
         [
             str(moment.rank),
@@ -176,7 +162,7 @@ def _listed(made: Found) -> Html:
             quantity(moment.score, _likely(moment)),
             f"{moment.first:,} – {moment.last:,}",
         ]
-        for moment in made.moments
+        for moment in finding.moments
     ]
     return table(["rank", "from", "to", "length", "score", "frames"], rows, caption="Moments", class_="sortable")
 
@@ -188,7 +174,3 @@ def _codes(moment: Moment) -> str:
 def _likely(moment: Moment) -> str:
     """To a tenth of a percent; what is less is not nothing."""
     return percent(moment.score, 1) if not 0 < moment.score < 0.0005 else "under 0.1 %"
-
-
-def _middle(moment: Moment) -> int:
-    return (moment.first + moment.last) // 2

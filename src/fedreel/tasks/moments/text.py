@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedreel.data.damaged import NPZ_ERRORS
 from fedreel.errors import DataError
-from fedreel.tasks.skeleton.npz import NPZ_ERRORS
 
 PADDING, UNKNOWN = 0, 1
 

@@ -5,39 +5,24 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedreel.config import TrainConfig
 from fedreel.core.abilities import Embeds
-from fedreel.core.capture import Recorder
-from fedreel.core.optim import make_optimizer
-from fedreel.core.task import Examples, Objective, Outputs, Tensors
-from fedreel.core.training import check_finite, fit, learning_rate
+from fedreel.core.task import Outputs, Tensors
 from fedreel.data.shards import Shards
 from fedreel.machine.device import seeded
 from fedreel.models.backbone import Backbone
 from fedreel.models.classifier import Classifier
 from fedreel.tasks.pretrain.retrieval import LabelledSet, clip_features, ten_clips
 from fedreel.tasks.vision.clip_views import Views
+from fedreel.tasks.vision.probe import DROPOUT, PROBE, Labelled, probe, train_epochs
 
-PROBE = TrainConfig(
-    epochs=100,
-    batch_size=32,
-    lr=0.01,
-    momentum=0.9,
-    weight_decay=5e-4,
-    clip_norm=40.0,
-    schedule="step",
-    milestones=(60, 80),
-)
 TUNE = replace(PROBE, epochs=150, milestones=(60, 120))
-DROPOUT = 0.5
 STRIDE = 2  # clips are of every second frame
 
 
@@ -74,17 +59,6 @@ def linear_probe(
     return _share_right(logits, truth[1])
 
 
-def probe(clips: Tensor, labels: Tensor, classes: int, config: TrainConfig = PROBE, seed: int = 0) -> nn.Module:
-    """A linear classifier, with dropout before it, of vectors (videos, clips, D); in eval mode."""
-    with seeded(seed, clips.device):
-        fc = nn.Linear(clips.shape[2], classes)
-        nn.init.normal_(fc.weight, std=0.01)
-        nn.init.zeros_(fc.bias)
-        classifier = nn.Sequential(nn.Dropout(DROPOUT), fc).to(clips.device)
-        _train(classifier, _Probed(), _AnyClip(clips, labels), config, seed)
-    return classifier.eval()
-
-
 def fine_tune(
     model: nn.Module,
     task: Embeds,
@@ -101,7 +75,7 @@ def fine_tune(
         backbone = cast(Backbone, copy.deepcopy(model.backbone))
         classifier = Classifier(backbone, len(labelled.classes), DROPOUT).to(device)
         examples = RandomClips(labelled.source, labelled.train, labelled.labels, task.frames, stride, device)
-        _train(classifier, _Tuned(task, views), examples, config, seed)
+        train_epochs(classifier, _Tuned(task, views), examples, config, seed)
     return classifier.eval()
 
 
@@ -117,39 +91,8 @@ def top1(classifier: Classifier, task: Embeds, labelled: LabelledSet, stride: in
     return _share_right(torch.cat(found), torch.from_numpy(labelled.labels[labelled.test]).to(device))
 
 
-def _train(model: nn.Module, task: Objective, examples: Examples, config: TrainConfig, seed: int) -> None:
-    """All epochs, those with the same rate in one go; the optimizer's state goes on from one rate to the next."""
-    optimizer = make_optimizer(model.parameters(), config)
-    generator = torch.Generator().manual_seed(seed)
-    recorder = Recorder() if config.cuda_graph and next(model.parameters()).device.type == "cuda" else None
-    for rate, some in groupby(learning_rate(config, epoch, config.epochs) for epoch in range(1, config.epochs + 1)):
-        kept = optimizer.state()
-        optimizer.reset(rate)
-        optimizer.restore(kept)
-        epochs = len([*some])
-        fitted = fit(model, task, examples, optimizer, config, epochs=epochs, generator=generator, recorder=recorder)
-        check_finite(fitted.loss, "downstream")
-
-
-class _Labelled:
-    """Batches whose second part is the labels."""
-
-    def augment(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return batch
-
-    def loss(self, outputs: Outputs, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return F.cross_entropy(outputs.logits, batch[1])
-
-
-class _Probed(_Labelled):
-    """The first part is vectors."""
-
-    def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
-        return Outputs(batch[0], model(batch[0]))
-
-
 @dataclass(frozen=True)
-class _Tuned(_Labelled):
+class _Tuned(Labelled):
     """The first part is clips as they are stored."""
 
     base: Embeds
@@ -160,26 +103,6 @@ class _Tuned(_Labelled):
 
     def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
         return Outputs(*cast(Classifier, model).classify(self.base.embed(model, batch[0])))
-
-
-@dataclass(frozen=True)
-class _AnyClip:
-    """Of each video the vector of one of its clips, drawn anew in every epoch."""
-
-    clips: Tensor  # (videos, clips, D)
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def to(self, device: torch.device) -> _AnyClip:
-        return _AnyClip(self.clips.to(device), self.labels.to(device))
-
-    def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, ...]]:
-        videos, clips = self.clips.shape[:2]
-        which = torch.randint(clips, (videos,), generator=generator).to(self.clips.device)
-        seen = self.clips[torch.arange(videos, device=which.device), which]
-        yield from Tensors((seen, self.labels)).batches(size, generator)
 
 
 @dataclass(frozen=True)

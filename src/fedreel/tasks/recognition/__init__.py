@@ -1,1 +1,22 @@
 """Action recognition from clips."""
+
+from fedreel.systems import System, Verb
+
+SYSTEM = System(
+    task="recognition",
+    cls="fedreel.tasks.recognition.task:Recognition",
+    verbs=(
+        Verb(
+            "recognize",
+            "fedreel.tasks.use.recognize:recognize",
+            answers="fedreel.tasks.recognition.recognize:recognize_videos",
+        ),
+        Verb("search", "fedreel.tasks.vision.search.command:search"),
+    ),
+    name="recognition",
+    title="recognition",
+    recipe="recognition",
+    demo_rounds=6,
+    tables="fedreel.reproduce.recognition",
+    playground={"actions": "fedreel.playground.actions"},
+)

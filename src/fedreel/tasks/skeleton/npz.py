@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import struct
-import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedreel.data.clip_index import SPLITS
+from fedreel.data.damaged import NPZ_ERRORS
 from fedreel.errors import DataError, nearest
 from fedreel.tasks.skeleton.recordings import (
     FARTHEST,
@@ -25,11 +23,6 @@ from fedreel.tasks.skeleton.recordings import (
     some,
     with_bodies,
 )
-
-NPZ_ERRORS = (
-    *(OSError, EOFError, KeyError, ValueError, TypeError, SyntaxError, MemoryError, OverflowError, RuntimeError),
-    *(struct.error, zlib.error, zipfile.BadZipFile),
-)  # of damaged files
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedreel.data.damaged import NPZ_ERRORS
 from fedreel.errors import DataError
 from fedreel.machine.cache import cache_folder
 from fedreel.tasks.skeleton.joints import Joints, mapping, stand_ins
 from fedreel.tasks.skeleton.motions import read_set, set_files
-from fedreel.tasks.skeleton.npz import NPZ_ERRORS
 from fedreel.tasks.skeleton.recordings import MotionSet, Unusable, present
 
 _VERSION = 1  # of what `prepare` gives; another one makes nothing kept before fit

@@ -14,6 +14,7 @@ import numpy as np
 from fedreel import playground
 from fedreel.config import DataConfig
 from fedreel.data import clip_index
+from fedreel.data.damaged import H5_ERRORS
 from fedreel.data.features import Features, features_at
 from fedreel.errors import DataError
 from fedreel.machine.cache import cache_folder
@@ -24,7 +25,6 @@ How = Literal["auto", "mean", "max"]
 Spread = Literal["auto", "hold", "nearest"]
 
 ANNOTATIONS = "annotations.h5"
-H5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, MemoryError)  # of damaged files
 
 # TVSum's 50 videos in their usual order, five of each category. No two are of the same length, so that lengths tell
 # which video is which in files that hold no names.

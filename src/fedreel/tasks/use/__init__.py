@@ -1,1 +1,1 @@
-"""What the verbs share that use a trained model: checks, class names, progress."""
+"""What the verbs share that use a trained model: options, results, places, whose model, class names."""

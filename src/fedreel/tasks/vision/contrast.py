@@ -21,9 +21,9 @@ from fedreel.models.backbone import Backbone
 from fedreel.models.classifier import Classifier
 from fedreel.models.projector import Form, Projected
 from fedreel.tasks.classification import Classification
-from fedreel.tasks.image.population import nested_share
 from fedreel.tasks.vision.contrast_views import SimCLR
 from fedreel.tasks.vision.nt_xent import nt_xent
+from fedreel.tasks.vision.shares import nested_share
 
 
 @dataclass(frozen=True)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
 from fedreel.data.shards import spaced
+from fedreel.media.images import FORMATS, decode
 from fedreel.report.markup import Html, count, el, number, short, table
+from fedreel.report.pictures import RANKING, header, jpeg_link, percent, problems, ranking_bars
 from fedreel.report.shell import document, section
-from fedreel.tasks.image.pictures import FORMATS, decode
-from fedreel.tasks.skeleton.page import STYLE as RANKING
-from fedreel.tasks.skeleton.page import percent
-from fedreel.tasks.use.classes import Ranking
-
-if TYPE_CHECKING:
-    from fedreel.tasks.vision.recognize import Album, FileRecognition
+from fedreel.tasks.vision.result import Album, FileRecognition
 
 LARGE, SMALL = 640, 240  # pixels of the longer side of a picture, alone and among others
 COARSE = 100  # smaller images are enlarged without making them smooth
@@ -42,72 +36,72 @@ STYLE = """
 """  # noqa: E501
 
 
-def draw_file(made: FileRecognition, top: int, strip: np.ndarray | None) -> str:
+def draw_file(recognition: FileRecognition, strip: np.ndarray | None) -> str:
     """The whole page of one file: it opens without a network. `strip` holds the frames (T, side, side, 3) of a video
     that the model saw."""
-    name, what = Path(made.file).name, "image" if made.frames is None else "video"
-    often = "" if made.frames is None else f"{count(made.frames, 'frame')} of "
-    below = el("p", el("span", f"the model sees it as {often}{made.side} x {made.side} pixels"), class_="below")
-    shown = el("figure", _shown(made.file, LARGE, strip), below, class_="picture")
-    ranking = [el("h2", "What it could be"), _bars(made.ranking, top), _about(made, what)]
-    fault = el("li", f"{made.fault}; only what comes before was looked at")
+    name, what = recognition.source.name, "image" if recognition.frames is None else "video"
+    often = "" if recognition.frames is None else f"{count(recognition.frames, 'frame')} of "
+    side = recognition.side
+    below = el("p", el("span", f"the model sees it as {often}{side} x {side} pixels"), class_="below")
+    shown = el("figure", _shown(recognition.source, LARGE, strip), below, class_="picture")
+    bars = ranking_bars(recognition.ranking, recognition.top)
+    ranking = [el("h2", "What it could be"), bars, _about(recognition, what)]
     body = el(
         "main",
-        el("ul", fault, class_="problems") if made.fault else None,
+        problems(recognition.notes),
         el("div", section(what, f"The {what}", shown), el("section", ranking, id="ranking"), class_="moving"),
     )
-    header = _header(
-        made.label,
-        ["recognised in ", el("b", name)],
-        ("confidence", percent(made.confidence), f"among {count(len(made.ranking), 'class', 'classes')}"),
+    classes = count(len(recognition.ranking), "class", "classes")
+    head = header(
+        "recognize",
+        recognition.label,
+        lead=["recognised in ", el("b", name)],
+        headline=("confidence", percent(recognition.confidence), f"among {classes}"),
     )
-    return _page(f"{short(made.label)}: {short(name)}", header, body)
+    return _page(f"{short(recognition.label)}: {short(name)}", head, body)
 
 
-def draw_album(made: Album, top: int, strips: Mapping[str, np.ndarray]) -> str:
+def draw_album(album: Album, strips: Mapping[Path, np.ndarray]) -> str:
     """The whole page of a folder's files, in the order of their paths; `strips` of videos by their files."""
-    name = Path(made.folder).resolve().name
+    name = album.source.resolve().name
     cards = [
-        el("li", _shown(one.file, SMALL, few), el("p", _words(one, made)), _bars(one.ranking, min(top, BARS)))
-        for one, few in ((one, _few(strips.get(one.file))) for one in made.files[:SHOWN])
+        el("li", _shown(entry.source, SMALL, few), el("p", _words(entry, album)), _few_bars(entry))
+        for entry, few in ((entry, _few(strips.get(entry.source))) for entry in album.entries[:SHOWN])
     ]
     body = el(
         "main",
-        section(made.what, f"The {made.what}", el("ol", cards, class_="album"), lead=_left_out(len(made.files))),
-        section("labels", "How many of each", _counts(made)),
-        section("skipped", "Skipped", _skipped(made), lead=_left_out(len(made.skipped))) if made.skipped else None,
+        section(album.what, f"The {album.what}", el("ol", cards, class_="album"), lead=_left_out(len(album.entries))),
+        section("labels", "How many of each", _counts(album)),
+        section("skipped", "Skipped", _skipped(album), lead=_left_out(len(album.skipped))) if album.skipped else None,
     )
-    common = Counter(one.label for one in made.files).most_common(1)[0][0]
-    said = [f"the {made.what} of a folder, by the model ", el("b", made.run.resolve().name)]
-    headline = (made.what, number(len(made.files)), f"most often {common}")
-    return _page(f"{short(name)}: {made.what}", _header(name, said, headline), body)
+    common = Counter(entry.label for entry in album.entries).most_common(1)[0][0]
+    head = header(
+        "recognize",
+        name,
+        lead=[f"the {album.what} of a folder, by the model ", el("b", album.run.resolve().name)],
+        headline=(album.what, number(len(album.entries)), f"most often {common}"),
+    )
+    return _page(f"{short(name)}: {album.what}", head, body)
 
 
-def _page(title: str, header: Html, body: Html) -> str:
-    return document(title, el("style", Html(RANKING + STYLE)), header, body, images=True)
+def _page(title: str, head: Html, body: Html) -> str:
+    return document(title, el("style", Html(RANKING + STYLE)), head, body, images=True)
 
 
-def _header(title: str, lead: Sequence[object], headline: tuple[str, str, str]) -> Html:
-    name, value, hint = headline
-    left = [el("p", "fedreel recognize", class_="eyebrow"), el("h1", title), el("p", lead, class_="lead")]
-    right = [el("p", name, class_="name"), el("p", value, class_="value"), el("p", hint, class_="hint")]
-    return el("header", el("div", left), el("div", right, class_="headline"))
-
-
-def _shown(file: str, longest: int, strip: np.ndarray | None) -> Html:
+def _shown(file: Path, longest: int, strip: np.ndarray | None) -> Html:
     if strip is None:
         return _picture(file, longest)
     frames = [_embedded(frame, f"frame {n} of {len(strip)}") for n, frame in enumerate(strip, 1)]
-    return el("div", frames, class_="strip", role="group", aria_label=f"frames of {Path(file).name}")
+    return el("div", frames, class_="strip", role="group", aria_label=f"frames of {file.name}")
 
 
 def _few(strip: np.ndarray | None) -> np.ndarray | None:
     return None if strip is None else strip[spaced(len(strip), min(FRAMES, len(strip)))]
 
 
-def _picture(file: str, longest: int) -> Html:
+def _picture(file: Path, longest: int) -> Html:
     """The image, made of the same pixels that training would see, in its own proportions."""
-    name = Path(file).name
+    name = file.name
     try:
         with Image.open(file, formats=FORMATS) as image:
             wide, tall = image.size
@@ -115,7 +109,7 @@ def _picture(file: str, longest: int) -> Html:
         return el("div", class_="none", role="img", aria_label=f"no picture of {name}")
     scale = min(1.0, longest / max(wide, tall))
     fitted = (max(1, round(wide * scale)), max(1, round(tall * scale)))
-    pixels = decode(Path(file), max(fitted))
+    pixels = decode(file, max(fitted))
     if isinstance(pixels, str):
         return el("div", class_="none", role="img", aria_label=f"no picture of {name}")
     return _embedded(np.asarray(Image.fromarray(pixels).resize(fitted, Image.Resampling.BILINEAR)), name)
@@ -125,44 +119,37 @@ def _embedded(pixels: np.ndarray, name: str) -> Html:
     """A picture in the page itself, as JPEG."""
     content = BytesIO()
     Image.fromarray(pixels).save(content, "JPEG", quality=90, subsampling=0)
-    source = f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
-    return el("img", src=source, alt=name, class_="coarse" if max(pixels.shape) < COARSE else None)
+    return el(
+        "img", src=jpeg_link(content.getvalue()), alt=name, class_="coarse" if max(pixels.shape) < COARSE else None
+    )
 
 
-def _bars(ranking: Ranking, top: int) -> Html:
-    """The likeliest classes with a bar each, and what is left for all others."""
-    rows = [
-        el("li", el("span", label), el("b", percent(share, 1)), el("div", el("i", style=f"width:{share:.1%}")))
-        for label, share in ranking[:top]
-    ]
-    rest = ranking[top:]
-    words = [f"{len(rest)} more", percent(sum(share for _, share in rest), 1)]
-    more = el("li", el("span", words[0], class_="hint"), el("b", words[1], class_="hint"))
-    return el("ol", rows, more if rest else None, class_="ranking")
+def _few_bars(entry: FileRecognition) -> Html:
+    return ranking_bars(entry.ranking, min(entry.top, BARS))
 
 
-def _about(made: FileRecognition, what: str) -> Html:
-    rows: list[list[object]] = [["file", Path(made.file).name], ["model", made.run.resolve().name]]
-    rows += [["client", made.client]] if made.client else []
+def _about(recognition: FileRecognition, what: str) -> Html:
+    rows: list[list[object]] = [["file", recognition.source.name], ["model", recognition.run.resolve().name]]
+    rows += [["client", recognition.client]] if recognition.client else []
     return table(["what", "value"], rows, caption=f"The {what}")
 
 
-def _words(one: FileRecognition, made: Album) -> str:
-    return _below(one.file, made) + (" (it breaks off)" if one.fault else "")
+def _words(entry: FileRecognition, album: Album) -> str:
+    return _below(entry.source, album) + (" (it breaks off)" if entry.fault else "")
 
 
-def _below(file: str, made: Album) -> str:
-    return Path(file).relative_to(made.folder).as_posix()
+def _below(file: Path, album: Album) -> str:
+    return file.relative_to(album.source).as_posix()
 
 
-def _counts(made: Album) -> Html:
-    found = Counter(one.label for one in made.files)
-    rows: list[list[object]] = [[label, times] for label, times in found.most_common()]
-    return table(["label", made.what], rows, caption=f"{made.what.capitalize()} of each label", class_="sortable")
+def _counts(album: Album) -> Html:
+    labels = Counter(entry.label for entry in album.entries)
+    rows: list[list[object]] = [[label, times] for label, times in labels.most_common()]
+    return table(["label", album.what], rows, caption=f"{album.what.capitalize()} of each label", class_="sortable")
 
 
-def _skipped(made: Album) -> Html:
-    rows: list[list[object]] = [[_below(broken.path, made), broken.reason] for broken in made.skipped[:SHOWN]]
+def _skipped(album: Album) -> Html:
+    rows: list[list[object]] = [[_below(Path(broken.path), album), broken.reason] for broken in album.skipped[:SHOWN]]
     return table(["file", "why"], rows, caption="Skipped files", class_="sortable")
 
 

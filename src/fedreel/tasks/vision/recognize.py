@@ -1,178 +1,112 @@
-"""Images or videos in, the names of what they show out: by a trained model of the task image or recognition."""
+"""Images or videos in, the names of what they show out: by a trained model whose task has classes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from json import dumps
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
 
-from fedreel.core.server import GLOBAL
-from fedreel.core.task import Task
 from fedreel.data.shards import Broken
-from fedreel.errors import DataError, RunError
-from fedreel.runs.run import Loaded, load
-from fedreel.tasks.image.task import Image
-from fedreel.tasks.recognition.task import Recognition
-from fedreel.tasks.use.checks import only_client
+from fedreel.errors import DataError, RecipeError, RunError
+from fedreel.machine.device import pick_device
+from fedreel.machine.files import file_name
+from fedreel.machine.progress import Tell
+from fedreel.runs.run import Loaded
 from fedreel.tasks.use.classes import (
-    Ranking,
-    check_client,
     class_lists,
-    kind,
-    model_for,
-    numbered,
-    plain,
-    ranked,
-    ranking_lines,
-    write_all,
+    file_kind,
+    numbered_classes,
+    other_model,
+    rank_classes,
+    recording_file,
 )
-from fedreel.tasks.vision.media import Medium, Seen, medium_of
+from fedreel.tasks.use.models import load_for
+from fedreel.tasks.use.options import Request
+from fedreel.tasks.use.outputs import Places
+from fedreel.tasks.use.recognition import Ranking
+from fedreel.tasks.vision.contrast import Contrasting
+from fedreel.tasks.vision.media import Medium, Seen
 from fedreel.tasks.vision.page import SHOWN, draw_album, draw_file
+from fedreel.tasks.vision.result import Album, FileRecognition
 
-NAMED = 20  # skipped files that a terminal gets to see
-OF_VIDEOS = ("frames", "fault")  # what an image does not have
-
-
-@dataclass(frozen=True)
-class FileRecognition:
-    """What a model makes of an image or a video."""
-
-    file: str
-    run: Path
-    client: str  # the one whose part of the model was used; '' where nobody was named
-    label: str
-    confidence: float
-    ranking: Ranking  # all classes
-    side: int  # pixels of the square that the model sees
-    frames: int | None = None  # of a video that the model sees, evenly spaced; None: an image
-    fault: str = ""  # why the tail of a video is missing
-
-    def as_json(self) -> dict[str, Any]:
-        """All of it in plain values."""
-        ranking = [{"label": label, "probability": share} for label, share in self.ranking]
-        told = {**vars(self), "run": str(self.run), "ranking": ranking}
-        return {name: value for name, value in told.items() if self.frames is not None or name not in OF_VIDEOS}
-
-    def lines(self, top: int) -> list[str]:
-        """What a terminal shows of it."""
-        return ranking_lines(self.ranking, top)
-
-    def notes(self) -> list[str]:
-        """What a terminal shows beside that."""
-        return [plain(f"{self.file}: {self.fault}; only what comes before was looked at")] if self.fault else []
+R = TypeVar("R", FileRecognition, Album)
 
 
-@dataclass(frozen=True)
-class Album:
-    """What a model makes of the images or videos of a folder."""
-
-    folder: str
-    run: Path
-    client: str
-    what: str  # images or videos
-    files: list[FileRecognition]  # in the order of their paths
-    skipped: list[Broken]  # files of the folder that cannot be read, and why
-
-    def as_json(self) -> dict[str, Any]:
-        """All of it in plain values."""
-        shared = ("run", "client", "side", "frames")
-        every = [made.as_json() for made in self.files]
-        own = [{name: value for name, value in made.items() if name not in shared} for made in every]
-        same = {name: every[0][name] for name in shared if name in every[0]}
-        return {"folder": self.folder, **same, self.what: own, "skipped": [*map(asdict, self.skipped)]}
-
-    def lines(self, top: int) -> list[str]:
-        """What a terminal shows of it: a line for each file."""
-        files, labels = ([plain(getattr(made, name)) for made in self.files] for name in ("file", "label"))
-        first, second = (max(map(len, names)) for names in (files, labels))
-        rows = zip(files, labels, self.files)
-        return [f"{file:<{first}}  {label:<{second}}  {100 * made.confidence:3.0f} %" for file, label, made in rows]
-
-    def notes(self) -> list[str]:
-        """What a terminal shows beside that."""
-        named = [plain(f"skipped {broken.path}: {broken.reason}") for broken in self.skipped[:NAMED]]
-        more = len(self.skipped) - len(named)
-        cut = [note for made in self.files for note in made.notes()]
-        rest = [f"{len(cut) - NAMED} more videos break off; --json says which"] if len(cut) > NAMED else []
-        return [*named, *([f"skipped {more} more; --json lists them"] if more else []), *cut[:NAMED], *rest]
-
-
-def recognize_files(
-    source: Path,
-    run: Path,
-    loaded: Loaded,
-    client: str,
-    *,
-    top: int,
-    page: Path | str | None,
-    json: Path | str | None,
-    device: torch.device,
-    tell: Callable[[str, float], None] | None = None,
-) -> FileRecognition | Album:
+def recognize_files(request: Request, top: int, medium_of: Callable[[Contrasting], Medium]) -> FileRecognition | Album:
     """Say what a file shows, or each file below a folder. Of a folder, files that cannot be read are skipped."""
-    task = _classifying(loaded.task, run)
-    loaded, client, classes = _own(loaded, run, client, task.classes, device)
-    medium = medium_of(task)
+    places = Places.of(request, "the sorted files", folder=True)
+    if top < 1:
+        raise RecipeError("there is nothing to show", where="top", expected="1 or more", found=str(top))
+    device, source = pick_device(request.device), recording_file(request.source)
+    loaded, client = load_for(request.run, request.client, str(device))
+    assert isinstance(loaded.task, Contrasting)
+    medium = medium_of(loaded.task)
+    _check_classes(loaded.task, medium, request.run)
     paths = _listed(source, medium)
-    _check_spared(paths, {"the page": page, "the JSON file": json}, medium)
-    files: list[FileRecognition] = []
+    _check_places(places, source, paths, medium)
+    entries: list[FileRecognition] = []
     skipped: list[Broken] = []
-    strips: dict[str, np.ndarray] = {}
-    for path, seen, ranking in _answered(loaded, paths, medium, classes, device, tell):
+    strips: dict[Path, np.ndarray] = {}
+    for path, seen, ranking in _answers(loaded, paths, medium, _class_names(loaded, request.run), device, request.tell):
         if isinstance(seen, str):
-            skipped.append(Broken(path, seen))
+            skipped.append(Broken(str(path), seen))
             continue
-        label, confidence = ranking[0]
-        told = (label, confidence, ranking, medium.side, medium.frames, seen.fault)
-        files.append(FileRecognition(path, run, client, *told))
-        if page and medium.frames and len(strips) < SHOWN:
+        entries.append(_entry(path, seen, ranking, medium, request.run, client, top))
+        if request.page and medium.frames and len(strips) < SHOWN:
             strips[path] = seen.pixels
-    if not files:
+    if not entries:
         raise _unreadable(skipped, medium)
-    made = Album(str(source), run, client, medium.many, files, skipped) if source.is_dir() else files[0]
-    drawn = _drawn(made, top, strips) if page else ""
-    write_all([(page, drawn), (json, dumps(made.as_json(), indent=1) + "\n")])
-    return made
+    if not source.is_dir():
+        page = draw_file(entries[0], strips.get(source)) if request.page else ""
+        return _write(entries[0], entries, page, places)
+    notes = [f"{entry.source}: {note}" for entry in entries for note in entry.notes]
+    album = Album(
+        source=source, run=request.run, client=client, notes=notes, skipped=skipped, what=medium.many, entries=entries
+    )
+    return _write(album, entries, draw_album(album, strips) if request.page else "", places)
 
 
-def _drawn(made: FileRecognition | Album, top: int, strips: Mapping[str, np.ndarray]) -> str:
-    if isinstance(made, Album):
-        return draw_album(made, top, strips)
-    return draw_file(made, top, strips.get(made.file))
+def _entry(
+    path: Path, seen: Seen, ranking: Ranking, medium: Medium, run: Path, client: str, top: int
+) -> FileRecognition:
+    label, confidence = ranking[0]
+    return FileRecognition(
+        source=path,
+        run=run,
+        client=client,
+        notes=[f"{seen.fault}; only what comes before was looked at"] if seen.fault else [],
+        label=label,
+        confidence=confidence,
+        ranking=ranking,
+        side=medium.side,
+        frames=medium.frames,
+        fault=seen.fault,
+        top=top,
+    )
 
 
-def _own(loaded: Loaded, run: Path, client: str, classes: int, device: torch.device) -> tuple[Loaded, str, list[str]]:
-    """The model for use, with the private part of the client where there is one; who that is; and the names of the
-    classes."""
-    card, lists = loaded.card, class_lists(run)
-    if card["private"] and not client:
-        client = only_client(run, [*lists], "a part of this model never left the clients, and each has one of its own")
-    if client:
-        check_client(run, client, [*lists], card)
-    model = model_for(client, card)
-    if client or model != GLOBAL:
-        loaded = load(run, model=model, client=client, device=str(device))
-    names = next(iter(lists.values()), []) or card["recipe"].get("data", {}).get("labels", [])
-    return loaded, client, [*names] if len(names) == classes else numbered(classes)
+def _class_names(loaded: Loaded, run: Path) -> list[str]:
+    """As the run noted them when it began; else those of the recipe, or numbers."""
+    assert isinstance(loaded.task, Contrasting)
+    noted = next(iter(class_lists(run).values()), [])
+    names = noted or loaded.card["recipe"].get("data", {}).get("labels", [])
+    return [*names] if len(names) == loaded.task.classes else numbered_classes(loaded.task.classes)
 
 
-def _classifying(task: Task, run: Path) -> Image | Recognition:
-    """The task, if its models have classes."""
-    assert isinstance(task, Image | Recognition)
+def _check_classes(task: Contrasting, medium: Medium, run: Path) -> None:
+    """Raise if the task's models have no classes."""
     if task.objective == "views":
         raise RunError(
             "this run's model has no classes: it learned to tell views apart, not labels",
             where=str(run),
             expected="a run with task.objective = labels",
             found="task.objective = views",
-            hint="`fedreel export` writes its backbone; a run with task.backbone.init=FILE learns labels from there",
+            hint=f"`fedreel export` writes its backbone{medium.relearn}",
         )
-    return task
 
 
 def _listed(source: Path, medium: Medium) -> list[Path]:
@@ -181,42 +115,41 @@ def _listed(source: Path, medium: Medium) -> list[Path]:
         return [source]
     if not source.is_dir():
         raise DataError("there is no such file or folder", where=str(source), expected=medium.expected)
-    found = [source / name for name in medium.files(source)]
-    if not found:
+    paths = [source / name for name in medium.files(source)]
+    if not paths:
         expected = f"files ending in {' '.join(sorted(medium.suffixes))}"
         raise DataError(f"there are no {medium.many} in this folder", where=str(source), expected=expected)
-    return found
+    return paths
 
 
-def _check_spared(paths: Sequence[Path], places: Mapping[str, Path | str | None], medium: Medium) -> None:
-    """Raise if a result would overwrite a file that is to be recognised."""
-    sources = {path.resolve() for path in paths}
-    for name, given in places.items():
-        if given is not None and Path(given).resolve() in sources:
-            raise DataError(f"{name} would overwrite {medium.one}", where=str(given), hint="give it another name")
+def _check_places(places: Places, source: Path, paths: Sequence[Path], medium: Medium) -> None:
+    """Raise if a result would overwrite a file that is to be recognised, or lie among them."""
+    kind = "folder" if source.is_dir() else (file_kind(source) or medium.one).split(maxsplit=1)[1]
+    places.check(source, kind, paths if source.is_dir() else (), medium.one)
+    places.check_apart(source)
 
 
-def _answered(
+def _answers(
     loaded: Loaded,
     paths: Sequence[Path],
     medium: Medium,
     classes: Sequence[str],
     device: torch.device,
-    tell: Callable[[str, float], None] | None,
-) -> Iterator[tuple[str, Seen | str, Ranking]]:
+    tell: Tell | None,
+) -> Iterator[tuple[Path, Seen | str, Ranking]]:
     """What the model sees of each file and what that shows; or why a file cannot be read, and nothing."""
-    waiting: dict[str, Seen] = {}
+    waiting: dict[Path, Seen] = {}
     for done, (path, reading) in enumerate(zip(paths, medium.readings(paths)), 1):
         if isinstance(reading, str):
-            yield str(path), reading, []
+            yield path, reading, []
         else:
-            waiting[str(path)] = reading
+            waiting[path] = reading
         if waiting and (len(waiting) == medium.batch or done == len(paths)):
             batch = torch.from_numpy(np.stack([seen.pixels for seen in waiting.values()])).to(device)
             with torch.inference_mode():
                 logits = loaded.task.forward(loaded.model, (batch,)).logits.cpu()
             for (answered, seen), row in zip(waiting.items(), logits):
-                yield answered, seen, ranked(row, classes)
+                yield answered, seen, rank_classes(row, classes)
             waiting = {}
         if tell:
             tell("recognising", done / len(paths))
@@ -225,12 +158,30 @@ def _answered(
 def _unreadable(skipped: Sequence[Broken], medium: Medium) -> DataError:
     """What is wrong where no file could be read, by the name of the first and by what its decoder says."""
     path, reason = skipped[0].path, skipped[0].reason
-    seems = kind(Path(path))
-    if seems in medium.others:
-        problem = f"this is {seems}, and this run's model recognises {medium.many}"
-        found, hint = Path(path).suffix, medium.others[seems]
+    kind = file_kind(Path(path))
+    if kind not in ("", medium.one):
+        problem = f"this is {kind}, and this run's model recognises {medium.many}"
+        found, hint = Path(path).suffix, other_model(kind)
     else:
         problem, found, hint = f"this cannot be read as {medium.one}", reason, medium.mend
     if len(skipped) > 1:
         problem = f"none of the {len(skipped)} {medium.many} can be read, beginning with this one"
     return DataError(problem, where=path, expected=medium.expected, found=found, hint=hint)
+
+
+def _write(result: R, entries: Sequence[FileRecognition], page: str, places: Places) -> R:
+    """The page, the JSON, and a copy of each file in a folder named after its label."""
+    if places.out is None:
+        return places.write(result, page)
+    below = {entry.source: _sorted_path(entry, result.source) for entry in entries}
+    with places.staged() as staging:
+        for path, copy in below.items():
+            (staging / copy).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, staging / copy)
+        return places.write(result, page, [places.out / copy for copy in below.values()])
+
+
+def _sorted_path(entry: FileRecognition, source: Path) -> Path:
+    """LABEL/PATH, with the path that the file has below the source."""
+    own = entry.source.relative_to(source) if entry.source != source else Path(source.name)
+    return Path(file_name(entry.label)) / own

@@ -21,7 +21,7 @@ from fedreel.machine.cache import cache_folder
 from fedreel.media.cut import whole
 from fedreel.media.excerpts import Excerpts
 from fedreel.media.frames import Tell
-from fedreel.tasks.pretrain.embed import Embedder
+from fedreel.tasks.vision.search.embed import Embedder
 
 VERSION = 1
 OFTEN, SHARE = 50, 20  # saved after so many new files, but no more than one in SHARE of those that are there

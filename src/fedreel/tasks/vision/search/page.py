@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -15,14 +14,12 @@ from av.video.reformatter import VideoReformatter
 from fedreel.data.shards import spaced
 from fedreel.errors import DataError
 from fedreel.media.excerpts import chosen, shape
+from fedreel.media.thumbnails import fitted, jpeg
 from fedreel.media.video import rgb
 from fedreel.report.markup import Html, count, duration, el, quantity, short, table
+from fedreel.report.pictures import BOARD, header, image, jpeg_link, problems, relative_link
 from fedreel.report.shell import document, section
-from fedreel.tasks.summary.page import STYLE as BOARD
-from fedreel.tasks.summary.page import image, jpeg, relative
-
-if TYPE_CHECKING:
-    from fedreel.tasks.pretrain.search import Hit, Similar
+from fedreel.tasks.vision.search.result import Hit, Similar
 
 WIDE, HIGH = 240, 180  # a picture fits into this
 PICTURES = 3
@@ -37,18 +34,17 @@ STYLE = """
 """
 
 
-def draw_page(made: Similar, folder: Path) -> str:
+def draw_page(similar: Similar, folder: Path) -> str:
     """The whole page, for a file in `folder`. It holds its pictures; videos are played from where they lie."""
-    notes = [el("li", text) for text in made.notes]
     body = el(
         "main",
-        el("ul", notes, class_="problems") if notes else None,
-        section("clip", "The clip", el("ol", _asked(made, folder), class_="board asked")),
-        section("hits", "The most similar", _board(made, folder), _listed(made, folder), lead=_lead(made)),
-        section("skipped", "Skipped", _skipped(made), lead="These files cannot be read.") if made.skipped else None,
+        problems(similar.notes),
+        section("clip", "The clip", el("ol", _asked(similar, folder), class_="board asked")),
+        section("hits", "The most similar", _board(similar, folder), _listed(similar, folder), lead=_lead(similar)),
+        _skipped(similar) if similar.skipped else None,
     )
-    title = f"{short(made.clip.name)}: search"
-    return document(title, el("style", Html(BOARD + STYLE)), _header(made), body, images=True, videos=True)
+    title = f"{short(similar.source.name)}: search"
+    return document(title, el("style", Html(BOARD + STYLE)), _header(similar), body, images=True, videos=True)
 
 
 def pictures(video: Path) -> list[np.ndarray]:
@@ -57,60 +53,44 @@ def pictures(video: Path) -> list[np.ndarray]:
     sizes: list[tuple[int, int]] = []
 
     def small(frame: Any, pixel: Fraction) -> np.ndarray:
-        tall, wide = shape(frame, pixel)
-        scale = min(WIDE / wide, HIGH / tall)
-        sizes.append((max(round(tall * scale / 2) * 2, 2), max(round(wide * scale / 2) * 2, 2)))
+        sizes.append(fitted(shape(frame, pixel), WIDE, HIGH))
         return rgb(frame, sizes[0], scaler)  # the first one's, should the video change its size
 
     try:
-        found, line = chosen(video, lambda n: spaced(n, PICTURES), small)
+        frames, line = chosen(video, lambda n: spaced(n, PICTURES), small)
     except DataError:  # it has changed since it was looked at
         return []
-    return [found[number] for number in spaced(line.n_frames, PICTURES).tolist()]
+    return [frames[number] for number in spaced(line.n_frames, PICTURES).tolist()]
 
 
-def _header(made: Similar) -> Html:
+def _header(similar: Similar) -> Html:
     facts = [
-        ("folder", short(str(made.folder), 100)),
-        ("videos", f"{made.videos:,}"),
-        ("model", made.run.resolve().name + (f", {made.client}" if made.client else "")),
-        ("pooling", made.pooling),
+        ("folder", short(str(similar.folder), 100)),
+        ("videos", f"{similar.videos:,}"),
+        ("model", similar.run.resolve().name + (f", {similar.client}" if similar.client else "")),
+        ("pooling", similar.pooling),
     ]
-    title = el(
-        "div",
-        el("p", "fedreel search", class_="eyebrow"),
-        el("h1", made.clip.name),
-        el("dl", [el("div", el("dt", name), el("dd", text)) for name, text in facts], class_="facts"),
-    )
-    if not made.hits:
-        return el("header", title)
-    best = made.hits[0]
-    headline = el(
-        "div",
-        el("p", "most similar", class_="name"),
-        el("p", _cosine(best), class_="value"),
-        el("p", short(best.path), class_="hint"),
-        class_="headline",
-    )
-    return el("header", title, headline)
+    best = similar.hits[0] if similar.hits else None
+    headline = ("most similar", _cosine(best), short(best.path)) if best else None
+    return header("search", similar.source.name, facts=facts, headline=headline)
 
 
-def _lead(made: Similar) -> str:
+def _lead(similar: Similar) -> str:
     return (
-        f"{len(made.hits):,} of {count(made.videos, 'video')}, the most similar first. Similarity is the cosine of two "
-        "videos' vectors, at most 1. It orders the videos; which value is a high one depends on the model."
+        f"{len(similar.hits):,} of {count(similar.videos, 'video')}, the most similar first. Similarity is the cosine "
+        "of two videos' vectors, at most 1. It orders the videos; which value is a high one depends on the model."
     )
 
 
-def _asked(made: Similar, folder: Path) -> Html:
-    words = el("p", el("span", made.clip.name, class_="at"))
-    return el("li", _played(made.clip, made.clip.name, folder), words)
+def _asked(similar: Similar, folder: Path) -> Html:
+    words = el("p", el("span", similar.source.name, class_="at"))
+    return el("li", _played(similar.source, similar.source.name, folder), words)
 
 
-def _board(made: Similar, folder: Path) -> Html:
+def _board(similar: Similar, folder: Path) -> Html:
     cards = []
-    for hit in made.hits:
-        video = made.folder / hit.path
+    for hit in similar.hits:
+        video = similar.folder / hit.path
         facts = [el("span", text) for text in (f"similarity {_cosine(hit)}", hit.label, hit.owner) if text]
         words = el(
             "p",
@@ -125,7 +105,7 @@ def _board(made: Similar, folder: Path) -> Html:
 def _played(video: Path, name: str, folder: Path) -> list[Html]:
     """The video behind its middle picture, and below it the strip of all its pictures."""
     small = pictures(video)
-    poster = f"data:image/jpeg;base64,{base64.b64encode(jpeg(small[len(small) // 2])).decode()}" if small else None
+    poster = jpeg_link(jpeg(small[len(small) // 2])) if small else None
     player = el(
         "video",
         src=_link(video, folder),
@@ -139,34 +119,35 @@ def _played(video: Path, name: str, folder: Path) -> list[Html]:
     return [player, *([image(strip, f"{name}: beginning, middle and end")] if strip else [])]
 
 
-def _listed(made: Similar, folder: Path) -> Html | None:
-    if not made.hits:
+def _listed(similar: Similar, folder: Path) -> Html | None:
+    if not similar.hits:
         return None
-    told = [name for name in ("label", "owner") if any(getattr(hit, name) for hit in made.hits)]
+    told = [name for name in ("label", "owner") if any(getattr(hit, name) for hit in similar.hits)]
     rows: list[list[object]] = [
         [
             str(hit.rank),
             quantity(hit.similarity, _cosine(hit)),
-            el("a", hit.path, href=_link(made.folder / hit.path, folder)),
+            el("a", hit.path, href=_link(similar.folder / hit.path, folder)),
             *(getattr(hit, name) for name in told),
             quantity(hit.seconds, duration(hit.seconds)),
         ]
-        for hit in made.hits
+        for hit in similar.hits
     ]
     head: list[object] = ["rank", "similarity", "video", *told, "length"]
     return table(head, rows, caption="The most similar videos", class_="sortable")
 
 
-def _skipped(made: Similar) -> Html:
-    rows: list[list[object]] = [[broken.path, broken.reason] for broken in made.skipped[:MOST]]
-    hidden = len(made.skipped) - len(rows)
+def _skipped(similar: Similar) -> Html:
+    rows: list[list[object]] = [[broken.path, broken.reason] for broken in similar.skipped[:MOST]]
+    hidden = len(similar.skipped) - len(rows)
     more = el("p", f"{hidden:,} more are left out; `--json` writes all of them.", class_="hint") if hidden else None
-    return el("div", table(["file", "why"], rows, caption="Skipped files", class_="sortable"), more)
+    listed = table(["file", "why"], rows, caption="Skipped files", class_="sortable")
+    return section("skipped", "Skipped", el("div", listed, more), lead="These files cannot be read.")
 
 
 def _link(video: Path, folder: Path) -> str:
     """Names may be of any bytes, and hold characters that mean something in an address."""
-    return quote(os.fsencode(relative(video, folder)))
+    return quote(os.fsencode(relative_link(video, folder)))
 
 
 def _cosine(hit: Hit) -> str:

@@ -17,11 +17,10 @@ from fedreel.errors import DataError, RecipeError, RunError
 from fedreel.media.excerpt_frames import EXCERPTS
 from fedreel.media.video import read, write
 from fedreel.runs.run import load
-from fedreel.tasks.pretrain import embed
-from fedreel.tasks.pretrain import search_index as index
-from fedreel.tasks.pretrain.embed import Embedder
-from fedreel.tasks.pretrain.search import search
-from fedreel.tasks.pretrain.search_index import Index
+from fedreel.tasks.vision.search import embed, index
+from fedreel.tasks.vision.search.command import search
+from fedreel.tasks.vision.search.embed import Embedder
+from fedreel.tasks.vision.search.index import Index
 from support.embedded import make_films, moving, other_task, shifted, train
 from support.tiny import cli
 
@@ -124,6 +123,19 @@ def test_fewer_than_asked_for_are_noted(trained: Path, films: Path, tmp_path: Pa
 def test_the_folder_of_the_model_is_as_good_as_the_run(trained: Path, films: Path) -> None:
     made = search(films / "clip0.mp4", films, trained)
     assert search(films / "clip0.mp4", films, trained / "model").hits == made.hits
+
+
+def test_copies_of_the_hits_are_numbered_by_their_rank(trained: Path, films: Path, tmp_path: Path) -> None:
+    (films / "b").mkdir()
+    shutil.move(films / "clip3.mp4", films / "b" / "clip3.mp4")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "diary.txt").write_text("dear diary")
+    made = search(films / "clip0.mp4", films, trained, out=tmp_path / "out", top=3)
+    names = [f"{hit.rank:02d}_{Path(hit.path).name}" for hit in made.hits]
+    assert made.files == [tmp_path / "out" / name for name in names]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [*names, "diary.txt"]
+    for hit, name in zip(made.hits, names):
+        assert (tmp_path / "out" / name).read_bytes() == (films / hit.path).read_bytes()
 
 
 # what is kept
@@ -297,9 +309,9 @@ def test_wishes_that_cannot_be_fulfilled_leave_nothing(trained: Path, films: Pat
     cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
         (RecipeError, "nothing to show", {"top": 0}),
         (RecipeError, "did you mean 'grid'", {"pooling": "gird"}),
-        (DataError, "no such video file", {"clip": tmp_path / "none.mp4"}),
-        (DataError, "no such video file", {"clip": films}),
-        (DataError, "cannot be read as video", {"clip": tmp_path / "text.mp4"}),
+        (DataError, "no such video file", {"source": tmp_path / "none.mp4"}),
+        (DataError, "no such video file", {"source": films}),
+        (DataError, "cannot be read as video", {"source": tmp_path / "text.mp4"}),
         (DataError, "no such data folder", {"folder": tmp_path / "none"}),
         (DataError, "no videos here", {"folder": tmp_path / "empty"}),
         (DataError, "none of the videos can be read", {"folder": tmp_path / "broken"}),
@@ -307,12 +319,15 @@ def test_wishes_that_cannot_be_fulfilled_leave_nothing(trained: Path, films: Pat
         (DataError, "overwrite the clip itself", {"page": clip}),
         (DataError, "overwrite a video of the folder", {"page": films / "clip1.mp4"}),
         (DataError, "would be a folder", {"json": films}),
+        (DataError, "go into a folder", {"out": tmp_path / "text.mp4"}),
+        (DataError, "would lie in the folder that is looked at", {"out": films}),
+        (DataError, "would lie in the folder that is looked at", {"out": films / "new"}),
     ]
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     for kind, problem, wish in cases:
         places = {"page": tmp_path / "p.html", "json": tmp_path / "p.json"}
         with pytest.raises(kind, match=problem):
-            search(**{"clip": clip, "folder": films, "model": trained, **places, **wish})
+            search(**{"source": clip, "folder": films, "model": trained, **places, **wish})
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
@@ -340,7 +355,7 @@ def test_a_model_that_diverged_is_told(trained: Path, films: Path, tmp_path: Pat
 def test_the_command_prints_the_ranking_and_the_files(trained: Path, films: Path, tmp_path: Path) -> None:
     (films / "bad.mp4").write_text("dear diary")
     outputs = [tmp_path / "new" / "p.html", tmp_path / "new" / "p.json"]
-    options = ["--in", films, "--model", trained, "--top", 3, "--page", outputs[0], "--json", outputs[1]]
+    options = [films, "--model", trained, "--top", 3, "--page", outputs[0], "--json", outputs[1]]
     said = cli("search", films / "clip0.mp4", *options)
     assert said.code == 0, said.err
     made = search(films / "clip0.mp4", films, trained, top=3)
@@ -359,7 +374,7 @@ def test_the_command_prints_the_ranking_and_the_files(trained: Path, films: Path
 def test_names_that_are_no_text_are_printed_all_the_same(trained: Path, films: Path, tmp_path: Path) -> None:
     odd = os.fsdecode(os.fsencode(films) + b"/b\xe4r\n.mp4")
     os.rename(films / "clip1.mp4", odd)
-    said = cli("search", films / "clip0.mp4", "--in", films, "--model", trained, "--page", tmp_path / "p.html")
+    said = cli("search", films / "clip0.mp4", films, "--model", trained, "--page", tmp_path / "p.html")
     assert said.code == 0, said.err
     assert len(said.out.splitlines()) == 6
     assert "b%E4r%0A.mp4" in (tmp_path / "p.html").read_text()
@@ -372,12 +387,12 @@ def test_the_command_says_how_to_go_on_after_an_interruption(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Index, "refresh", stopped)
-    said = cli("search", films / "clip0.mp4", "--in", films, "--model", trained)
+    said = cli("search", films / "clip0.mp4", films, "--model", trained)
     assert (said.code, said.out) == (130, "")
     assert "run the same command again" in said.err
 
 
 def test_the_command_ends_with_status_2_when_something_is_wrong(trained: Path, films: Path) -> None:
-    said = cli("search", films / "none.mp4", "--in", films, "--model", trained)
+    said = cli("search", films / "none.mp4", films, "--model", trained)
     assert (said.code, said.out) == (2, "")
     assert "no such video file" in said.err

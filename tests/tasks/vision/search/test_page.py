@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from fedreel.media.video import write
-from fedreel.tasks.pretrain.page import draw_page, pictures
-from fedreel.tasks.pretrain.search import Similar, search
+from fedreel.tasks.vision.search.command import search
+from fedreel.tasks.vision.search.page import draw_page, pictures
+from fedreel.tasks.vision.search.result import Similar
 from support.embedded import make_films, train
 from support.films import film
 from support.pages import Read
@@ -139,5 +140,5 @@ def test_a_browser_loads_the_videos(trained: Path, films: Path, tmp_path: Path) 
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     options += ["--virtual-time-budget=20000", "--dump-dom", (tmp_path / "pages" / "p.html").as_uri()]
     done = subprocess.run(["chromium", *options], check=True, capture_output=True, text=True, timeout=120)
-    assert made.clip.name == "web.webm"
+    assert made.source.name == "web.webm"
     assert 'data-seen="24"' in done.stdout

@@ -1,0 +1,65 @@
+"""Commands for data: make a playground, check a folder, decode videos once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedreel.cli.options import Out
+from fedreel.errors import FedreelError
+
+data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, check and decode data.")
+
+
+def add_commands(app: typer.Typer) -> None:
+    app.add_typer(data_app, name="data")
+
+
+@data_app.command("make")
+def data_make(
+    what: Annotated[str, typer.Argument(help="playground")],
+    out: Out,
+    seed: Annotated[int, typer.Option(help="Another seed, another world.")] = 0,
+    size: Annotated[str, typer.Option(help="small or medium.")] = "small",
+) -> None:
+    """Generate a world of videos with labels for every task."""
+    from fedreel import playground
+    from fedreel.errors import nearest
+
+    if what != "playground":
+        raise FedreelError(f"cannot make '{what}'", hint=nearest(what, ["playground"]))
+    typer.echo(playground.make(out, seed, size, progress=lambda text: typer.echo(text, err=True)))
+
+
+@data_app.command("check")
+def data_check(folder: Annotated[Path, typer.Argument(help="A folder of videos, shards or a playground.")]) -> None:
+    """Look at a data folder: what is there, what is broken, what would surprise a training run."""
+    from fedreel.data.check import check
+
+    result = check(folder)
+    typer.echo("\n".join(result.lines()))
+    if not result.ok:
+        raise typer.Exit(1)
+
+
+@data_app.command("shard")
+def data_shard(
+    source: Annotated[Path, typer.Argument(help="A folder of videos, or a zip or tar of one.")],
+    out: Out,
+    size: Annotated[int, typer.Option(help="Height and width in pixels.")] = 64,
+    frames: Annotated[int | None, typer.Option(help="Keep so many evenly spaced frames of each clip [all].")] = None,
+    layout: Annotated[str, typer.Option(help="What the folders mean.")] = "auto",
+) -> None:
+    """Decode videos once into uint8 shards that are mapped into memory. Broken files are skipped and listed."""
+    from fedreel.data import archive, clip_index, shards
+
+    out = out.resolve()
+    if source.is_file():
+        source = archive.extract(source, out.with_name(out.name + "-videos"))
+    typer.echo(f"decoding {source} ...", err=True)
+    done = shards.build(clip_index.find(source, layout), source, out, size=(size, size), frames=frames)
+    for broken in done.broken:
+        typer.echo(f"skipped {broken.path}: {broken.reason}", err=True)
+    typer.echo(f"{len(done)} clips in {out}, {len(done.broken)} skipped")

@@ -1,0 +1,137 @@
+"""Commands that train: a recipe, the demo, the tables of papers; and what there is to train."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedreel.cli.options import Out, Quiet, RecipeName, Resume, Seed, Settings
+from fedreel.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from fedreel.config import Recipe
+
+
+def add_commands(app: typer.Typer) -> None:
+    app.command()(run)
+    app.command()(demo)
+    app.command("list")(list_)
+    app.command()(reproduce)
+
+
+def run(
+    recipe: RecipeName,
+    out: Annotated[Path | None, typer.Option("--out", help="Run directory [runs/RECIPE-METHOD-SEED].")] = None,
+    set: Settings = None,
+    engine: Annotated[str | None, typer.Option(help="Where client work runs.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+    seed: Seed = None,
+    resume: Resume = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a model federatedly and write a run directory with metrics, model and report."""
+    from fedreel.config import load_recipe
+
+    overrides = list(set or [])
+    overrides += [
+        f"{key}={value}"
+        for key, value in (("engine.name", engine), ("device", device), ("seed", seed))
+        if value is not None
+    ]
+    resolved = load_recipe(recipe, overrides)
+    folder = out or Path("runs") / f"{Path(recipe).stem}-{resolved.method['name']}-{resolved.seed}"
+    run_recipe(resolved, folder, resume, quiet)
+
+
+def demo(out: Out = Path("runs/demo")) -> None:
+    """Run a small job of every system on the playground; ends with one page that links their reports."""
+    import fedreel.demo
+
+    page = fedreel.demo.demo(out)
+    typer.echo(f"\nOpen {page.resolve()}")
+
+
+def list_(
+    what: Annotated[str, typer.Argument(help="recipes, methods, tasks, engines, backbones or all.")] = "all",
+) -> None:
+    """What there is: recipes, methods, tasks, engines, backbones, with one line each."""
+    from fedreel.cli.catalogue import catalogue
+
+    for title, rows in catalogue(what).items():
+        typer.echo(f"{title}:")
+        for name, text in rows:
+            typer.echo(f"  {name:<20} {text}")
+
+
+def reproduce(
+    system: Annotated[str, typer.Argument(help="A system.")],
+    tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="Tables and figures of it.")],
+    scale: Annotated[str, typer.Option(help="smoke, small, paper; medium where a system has it.")] = "smoke",
+    data: Annotated[Path | None, typer.Option(help="Data folder or file; the playground if not given.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder [runs/reproduce/SYSTEM-TABLE-SCALE].")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    jobs: Annotated[int, typer.Option(help="Cells run at once, each in a process of its own.")] = 1,
+    rows: Annotated[
+        str, typer.Option(help="Only rows with this text in name or setting; 'A & B': both; 'A | B': one.")
+    ] = "",
+    seeds: Annotated[int | None, typer.Option(min=1, help="So many seeds [the scale's].")] = None,
+    set: Settings = None,
+) -> None:
+    """Run the sweeps of tables and print them beside the paper's numbers. Finished cells are not run again, and what
+    several tables show is run once."""
+    import fedreel.reproduce
+    from fedreel.config import read_setting
+    from fedreel.reproduce.show import columns_and_rows
+
+    folder = out or Path("runs") / "reproduce" / "-".join((system, *tables, scale))
+    try:
+        contents = fedreel.reproduce.reproduce(
+            system,
+            *tables,
+            scale=scale,
+            data=data,
+            out=folder,
+            device=device,
+            jobs=jobs,
+            rows=rows,
+            seeds=seeds,
+            set=dict(map(read_setting, set or [])),
+        )
+    except KeyboardInterrupt:
+        typer.echo("\nInterrupted. Finished cells are kept: run the same command again to go on.", err=True)
+        raise typer.Exit(130) from None
+    for table, content in contents.items():
+        typer.echo(f"{system} {table}, {scale}")
+        print_table(*columns_and_rows(content))
+        for note in content["notes"]:
+            typer.echo(note)
+        typer.echo(f"{folder / f'{table}.json'}\n{folder / f'{table}.html'}")
+
+
+def run_recipe(recipe: Recipe, folder: Path, resume: bool, quiet: bool) -> None:
+    """Run it; an interruption says how to go on."""
+    from fedreel import api
+
+    try:
+        result = api.run(recipe, folder, resume=resume, quiet=quiet)
+    except KeyboardInterrupt:
+        again = shlex.join(["fedreel", "run", str(folder / "recipe.toml"), "--out", str(folder), "--resume"])
+        begun = (folder / "recipe.toml").exists()
+        said = f"The last checkpoint stands; go on with: {again}" if begun else "Nothing has been run yet."
+        typer.echo(f"\nInterrupted. {said}", err=True)
+        raise typer.Exit(130) from None
+    _print_result(result.path, result.summary)
+
+
+def _print_result(path: Path, summary: dict) -> None:
+    shown = {k: v for k, v in summary["metrics"].items() if not k.endswith("_clients")}
+    metrics = ", ".join(f"{k} {v:.4f}" for k, v in shown.items()) or "nothing to test on"
+    refused = sum(summary["refused"].values())
+    typer.echo(
+        f"{summary['method']} on {summary['task']}: {summary['rounds']} rounds in {summary['wall_seconds']:.1f} s,"
+        f" {metrics}{f', {refused} answers refused' if refused else ''}"
+    )
+    typer.echo(f"report: {(path / 'report.html').resolve()}")

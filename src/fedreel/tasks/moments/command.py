@@ -1,0 +1,35 @@
+"""`fedreel find` and `fedreel.find`: a video and a sentence in, when it happens out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedreel.machine.progress import Tell
+from fedreel.tasks.moments.result import Finding
+from fedreel.tasks.use.options import Client, Device, Json, Model, Page, Place, Request, out_is, source_is
+
+if TYPE_CHECKING:
+    from fedreel.data.features import Features
+
+
+def find(
+    source: Annotated[Place, source_is("A video file.")],
+    sentence: Annotated[str, typer.Argument(help="What to find, in words.")],
+    model: Model,
+    *,
+    out: Annotated[Place | None, out_is("Write the moments as mp4 into this folder.")] = None,
+    page: Page = None,
+    json: Json = None,
+    client: Client = "",
+    device: Device = "auto",
+    top: Annotated[int, typer.Option(help="How many moments to give, the likeliest first.")] = 3,
+    features: Features | None = None,
+    tell: Tell | None = None,
+) -> Finding:
+    """Find the moments of a video that a sentence describes, with a trained model; and cut them out."""
+    from fedreel.tasks.moments.find import find_moments
+
+    request = Request.of(source, model, out=out, page=page, json=json, client=client, device=device, tell=tell)
+    return find_moments(request, sentence, top, features)
