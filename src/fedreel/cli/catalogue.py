@@ -36,7 +36,7 @@ def _rows(kind: str) -> list[tuple[str, str]]:
 
 def declared(method: type[Method]) -> str:
     """What a method declares, in few words."""
-    sees = f"server sees {'sums' if method.sees == 'sum' else 'each update'}"
+    sees = "sees sums" if method.sees == "sum" else "sees each update"
     needs = " and ".join(ability.says for ability in method.needs)
     return f" [{sees}{f'; needs a task that {needs}' if needs else ''}]"
 
