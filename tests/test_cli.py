@@ -92,6 +92,12 @@ def test_list_names_everything_with_a_line_each() -> None:
     lines = {line.split()[0]: line.split(None, 1)[1] for line in said.out.splitlines() if line.startswith("  ")}
     assert {*lines} == {*recipe_names(), *METHODS.names(), *TASKS.names(), *ENGINES.names(), *BACKBONES.names()}
     assert "McMahan" in lines["fedavg"]
+    assert lines["fedavg"].endswith("[sees sums]")
+    assert lines["ifca"].endswith("[sees each update]")
+    assert lines["fedvmr"].endswith("[sees each update; needs a task that finds moments in time]")
+    for name in ("fedadam", "fedyogi", "fedadagrad"):  # in one module: each for itself, and whole
+        assert lines[name].lower().startswith(f"{name} (reddi et al. 2021): ")
+        assert lines[name].partition(" [")[0].endswith(".")
     only = cli("list", "methods").out.splitlines()
     assert only[0] == "methods:"
     assert [line.split()[0] for line in only[1:]] == METHODS.names()

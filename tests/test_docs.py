@@ -34,6 +34,7 @@ IDS = [page.relative_to(DOCS).as_posix() for page in PAGES]
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# (\w+\.py)\n")
 LINK = re.compile(r"\[[^\]\n]+\]\(([^)\s]+)\)")
+METHOD_TABLES = ("Shared methods", "Methods of the systems")
 LOCAL_PATH = re.compile(r"(?<![\w.~/$}-])/(?:home|root|work|tmp|mnt|media|opt|srv|var|usr|Users|Volumes)/|\b[A-Z]:\\")
 
 
@@ -177,6 +178,22 @@ def test_privacy_says_what_a_method_sends(name: str) -> None:
     assert questions == (", ".join(asked) or "none")
 
 
+def test_methods_are_listed_once_each() -> None:
+    listed = [row[0].strip("`") for heading in METHOD_TABLES for row in table(heading, "methods.md")]
+    assert sorted(listed) == sorted(METHODS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_says_what_a_method_sees_needs_and_sends(name: str) -> None:
+    rows = {row[0].strip("`"): row[3:] for heading in METHOD_TABLES for row in table(heading, "methods.md")}
+    method: type[Method] = METHODS.lookup(name)
+    answers = [getattr(method, n).sends for n in sorted(dir(method)) if hasattr(getattr(method, n), "sends")]
+    sent = dict.fromkeys(f"`{n}` ({kind})" for held in (method.sends, *answers) for n, kind in sorted(held.items()))
+    besides = [text for text in sent if text not in ("`samples` (count)", "`loss` (loss)")]
+    needs = " and ".join(ability.says for ability in method.needs)
+    assert rows[name] == [method.sees, needs or "any", ", ".join(besides) or "nothing"]
+
+
 def test_entry_points_give_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pyproject lines on the pages, put where an installed package has them, make the classes known by name."""
     save_named(tmp_path)
@@ -215,9 +232,9 @@ def two_parts() -> nn.Module:
     return model
 
 
-def table(heading: str) -> list[list[str]]:
-    """The rows of the first table under a heading of docs/privacy.md."""
-    text = (DOCS / "privacy.md").read_text(encoding="utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
+def table(heading: str, page: str = "privacy.md") -> list[list[str]]:
+    """The rows of the first table under a heading of a page."""
+    text = (DOCS / page).read_text(encoding="utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
     lines = [line for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 

@@ -27,6 +27,10 @@ class RunError(FedreelError):
     """A run cannot start, go on, or be read."""
 
 
+class Diverged(RunError):
+    """Training ended in numbers that are not finite, or far from where it began: to run it again would not help."""
+
+
 class PolicyError(FedreelError):
     """A site's policy does not allow what an order asks for."""
 

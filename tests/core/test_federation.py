@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from fedreel.core.method import Method, question
 from fedreel.core.update import Failure, Order, Update
 from fedreel.core.weights import Weights
 from fedreel.engines.local import LocalEngine
-from fedreel.errors import RunError
+from fedreel.errors import Diverged, RunError
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedprox import FedProx
 from support.faulty import EXPECTED, FAULTS, Faulty, Unlucky
@@ -275,6 +276,23 @@ def test_too_few_answers_are_asked_for_again_and_then_the_run_stops(tmp_path: Pa
     assert fed.weights.equal(whole.weights)  # the repetition made up for everything
     with pytest.raises(RunError, match=r"too few answers(.|\n)*at least 3 of 4(.|\n)*gone"):
         federate(tmp_path / "c", Flaky(failures=99), rounds=1, min_answers=0.75)
+
+
+def test_a_run_whose_clients_all_diverge_says_so(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Wild(FedAvg):
+        gone: str = ""  # a client that fails for another reason
+
+        def local_training(self, client: Client) -> None:
+            if client.name == self.gone:
+                raise ConnectionError("gone")
+            client.trained(math.nan)
+
+    with pytest.raises(Diverged, match="too few answers"):
+        federate(tmp_path / "a", Wild(), rounds=1)
+    with pytest.raises(RunError, match="too few answers") as other:
+        federate(tmp_path / "b", Wild(gone="c1"), rounds=1)
+    assert not isinstance(other.value, Diverged)
 
 
 def test_memory_and_models_are_what_a_later_federation_starts_from(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -15,10 +16,12 @@ import numpy as np
 import pytest
 
 from fedreel import playground
+from fedreel.config import DataConfig
 from fedreel.errors import DataError
 from fedreel.media import video
 from fedreel.playground import SMALL, actions, motion
 from fedreel.playground.work import Jobs
+from fedreel.tasks.vision.clips import open_clips
 
 TINY = replace(
     SMALL, name="tiny",
@@ -128,6 +131,24 @@ def test_the_cache_folder_names_what_it_holds(tmp_path, monkeypatch):
     before = contents(folder)
     assert playground.cached(3, "tiny", ["skeletons"]) == folder
     assert contents(folder) == before
+
+
+def test_a_copied_cache_of_decoded_clips_needs_neither_videos_nor_a_decoder(tmp_path, monkeypatch):
+    monkeypatch.setitem(playground.SIZES, "tiny", TINY)
+    monkeypatch.setenv("FEDREEL_CACHE", str(tmp_path / "here"))
+    config = DataConfig(size="tiny", seed=3)
+    here = open_clips(config, (16, 16))
+    shutil.copytree(tmp_path / "here" / "shards", tmp_path / "there" / "shards", copy_function=shutil.copyfile)
+    shutil.rmtree(tmp_path / "here")
+    monkeypatch.setenv("FEDREEL_CACHE", str(tmp_path / "there"))
+    monkeypatch.setattr(playground, "make", lambda *_: pytest.fail("the world was made again"))
+    there = open_clips(config, (16, 16))
+    assert there.clips == here.clips
+    assert there.stack(range(len(there)), 4).any()
+    assert there.folder.is_relative_to(tmp_path / "there")
+    for other in (replace(config, seed=4), replace(config, size="small")):
+        with pytest.raises(pytest.fail.Exception, match="made again"):
+            open_clips(other, (16, 16))
 
 
 def test_it_does_not_load_torch():

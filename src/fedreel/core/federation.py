@@ -20,7 +20,7 @@ from fedreel.core.server import GLOBAL, MakeTraining, Server, ServerState, Watch
 from fedreel.core.task import Examples
 from fedreel.core.update import ASK, EVALUATE, TRAIN, Answer, Failure, Order, Reply, Update, Value, expect
 from fedreel.core.weights import Weights
-from fedreel.errors import FedreelError, RecipeError, RunError, nearest
+from fedreel.errors import Diverged, FedreelError, RecipeError, RunError, nearest
 
 R = TypeVar("R", Answer, Update)
 
@@ -247,7 +247,8 @@ class Federation(Server):
                 self.record("note", text=f"{answered} of {total} clients answered, {needed} are needed: asking again")
         last = {f.client: f"{f.client}: {f.reason} ({f.detail})" for f in failures}
         named = "; ".join(list(last.values())[:5])
-        raise RunError(
+        diverged = {f.reason for f in failures} <= {"diverged", "not-finite", "norm"}
+        raise (Diverged if diverged else RunError)(
             f"round {self.round} got too few answers",
             expected=f"at least {needed} of {total}",
             found=f"{answered}. {named}",

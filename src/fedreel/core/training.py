@@ -15,7 +15,7 @@ from fedreel.config import TrainConfig
 from fedreel.core.capture import Recorder, Replayed
 from fedreel.core.optim import Optimizer
 from fedreel.core.task import Batch, Examples, Objective, Outputs, batch_length
-from fedreel.errors import FedreelError
+from fedreel.errors import Diverged
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def learning_rate(config: TrainConfig, round: int, rounds: int) -> float:
 
 def check_finite(loss: float, client: str) -> None:
     if not math.isfinite(loss):
-        raise FedreelError(
+        raise Diverged(
             f"training diverged at client '{client}'",
             found=f"loss {loss}",
             hint="lower train.lr or set train.clip_norm",

@@ -93,8 +93,8 @@ class Update:
 
 @dataclass(slots=True)
 class Failure:
-    """An order that brought no usable answer. Reasons: error, timeout, not-finite, names, shape, dtype, norm, range,
-    stale, duplicate, policy; at real sites also offline, rubbish."""
+    """An order that brought no usable answer. Reasons: error, diverged, timeout, not-finite, names, shape, dtype, norm,
+    range, stale, duplicate, policy; at real sites also offline, rubbish."""
 
     round: int
     step: int

@@ -14,7 +14,7 @@ from fedreel.core.client import Worker
 from fedreel.core.job import Job
 from fedreel.core.training import OutOfTime
 from fedreel.core.update import Failure, Order, Reply, Result
-from fedreel.errors import PolicyError
+from fedreel.errors import Diverged, PolicyError
 
 
 class LocalEngine:
@@ -63,6 +63,8 @@ def attempt(order: Order, work: Callable[[Order], Reply], explain: Callable[[Exc
         return _failure(order, "timeout", f"no answer within {order.limit:g} s")
     except PolicyError as error:
         return _failure(order, "policy", explain(error))
+    except Diverged as error:
+        return _failure(order, "diverged", explain(error))
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"

@@ -14,7 +14,9 @@ from fedreel.methods.fedavg import FedAvg
 
 @dataclass(frozen=True)
 class FedAdam(FedAvg):
-    """Adam at the server: with d the mean client change, m <- beta1 m + (1 - beta1) d, v <- beta2 v + (1 - beta2) d^2,
+    """FedAdam (Reddi et al. 2021): the mean client change is a gradient for Adam at the server.
+
+    With d this change: m <- beta1 m + (1 - beta1) d, v <- beta2 v + (1 - beta2) d^2,
     w <- w + server_lr m / (sqrt(v) + tau); v^0 = tau^2."""
 
     server_lr: float = 0.01
@@ -40,7 +42,9 @@ class FedAdam(FedAvg):
 
 @dataclass(frozen=True)
 class FedYogi(FedAdam):
-    """Yogi at the server: as FedAdam, with v <- v - (1 - beta2) d^2 sign(v - d^2)."""
+    """FedYogi (Reddi et al. 2021): Yogi at the server, which forgets large changes more slowly than Adam.
+
+    As FedAdam, with v <- v - (1 - beta2) d^2 sign(v - d^2)."""
 
     def second(self, v: Tensor, d: Tensor) -> Tensor:
         return v - (1 - self.beta2) * d.square() * (v - d.square()).sign()
@@ -48,7 +52,9 @@ class FedYogi(FedAdam):
 
 @dataclass(frozen=True)
 class FedAdagrad(FedAdam):
-    """Adagrad at the server: as FedAdam, with v <- v + d^2 and no momentum."""
+    """FedAdagrad (Reddi et al. 2021): Adagrad at the server, which slows down where the model has changed much.
+
+    As FedAdam, with v <- v + d^2 and no momentum."""
 
     beta1: float = 0.0
 

@@ -19,7 +19,7 @@ from fedreel.playground.sizes import MEDIUM, SIZES, SMALL, VERSION, Size
 from fedreel.playground.work import Jobs
 from fedreel.playground.work import parts as declared_parts
 
-__all__ = ["MEDIUM", "SIZES", "SMALL", "VERSION", "Size", "cached", "declared_parts", "make"]
+__all__ = ["MEDIUM", "SIZES", "SMALL", "VERSION", "Size", "cached", "declared_parts", "make", "name"]
 
 _ABANDONED = 24 * 3600  # seconds after which another process's half-made folder is taken for dead
 
@@ -55,7 +55,12 @@ def make(
 
 def cached(seed: int = 0, size: str = "small", parts: Collection[str] | None = None) -> Path:
     """The world in the user's cache, made there if it is absent."""
-    return make(cache_folder() / f"playground-v{VERSION}-{_size(size).name}-{seed}", seed, size, parts)
+    return make(cache_folder() / name(seed, size), seed, size, parts)
+
+
+def name(seed: int, size: str) -> str:
+    """What a world is called in the cache: all that it depends on."""
+    return f"playground-v{VERSION}-{_size(size).name}-{seed}"
 
 
 def _chosen(parts: Collection[str] | None) -> list[str]:

@@ -35,11 +35,12 @@ def _table(rows: list[Row], title: str) -> Html:
     sides = [row.get(side) or {} for side in ("metrics", "paper") for row in rows]
     metrics = list(dict.fromkeys(str(name) for side in sides for name in side))
     printed = {name for name in metrics if any((row.get("paper") or {}).get(name) is not None for row in rows)}
+    choosing = any(row.get("chosen") for row in rows)
     best_ours = {name: _best(rows, name, _ours) for name in metrics}
     best_paper = {name: _best(rows, name, _paper) for name in metrics}
     first = el(
         "tr",
-        [el("th", word, scope="col", rowspan=2) for word in ("method", *settings)],
+        [el("th", word, scope="col", rowspan=2) for word in ("method", *settings, *(["chosen"] if choosing else []))],
         [
             el("th", name, " ↓" if lower_is_better(name) else None, scope="colgroup", colspan=1 + (name in printed))
             for name in metrics
@@ -51,6 +52,7 @@ def _table(rows: list[Row], title: str) -> Html:
     for row in rows:
         values = row.get("setting") or {}
         cells = [el("td", "–" if values.get(key) is None else str(values[key])) for key in settings]
+        cells += [_chosen_cell(row)] if choosing else []
         for name in metrics:
             cells.append(_our_cell(row, name, best_ours[name]))
             if name in printed:
@@ -59,6 +61,20 @@ def _table(rows: list[Row], title: str) -> Html:
     caption = el("caption", f"{title}: ours and the paper's", class_="unseen")
     inner = el("table", caption, el("thead", first, second), el("tbody", body), class_="results")
     return el("div", inner, class_="scroll full", tabindex=0, role="region", aria_label=title)
+
+
+def _chosen_cell(row: Row) -> Html:
+    """The settings that were chosen for a row; below them all that were tried, with their scores."""
+    tries = []
+    for tried in row.get("tries") or []:
+        known = finite(tried.get("score"))
+        tries.append(f"{_words(tried['settings'])}: {'diverged' if known is None else score(known)}")
+    text = _words(row.get("chosen") or {}) or "–"
+    return el("td", text, [el("small", el("br"), line) for line in tries])
+
+
+def _words(settings: Row) -> str:
+    return ", ".join(f"{key.rpartition('.')[2].rstrip('_')}={value}" for key, value in settings.items())
 
 
 def _our_cell(row: Row, name: str, best: float | None) -> Html:

@@ -8,21 +8,23 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedreel.config import Recipe, as_table, load_recipe
-from fedreel.errors import RecipeError, nearest
+from fedreel.errors import Diverged, RecipeError, nearest
 from fedreel.machine.files import write_atomic
 from fedreel.machine.processes import cores, in_processes
 from fedreel.report import write_table
+from fedreel.reproduce.choose import UNCHOSEN, Choice, Try, check_unset, in_words, note
 from fedreel.reproduce.spec import Claim, Metrics, Row, Scale, Table
 from fedreel.systems import System, systems
 
 DERIVED = "derived.json"  # what was read off a finished cell, by function: several tables may share the cell
+DIVERGED = "diverged.json"  # of a cell that came to nothing: why
 
 
 def reproduce(
@@ -38,16 +40,20 @@ def reproduce(
     set: Mapping[str, Any] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Run every cell (row x seed) of the tables that is not finished yet, `jobs` at a time; a cell that several tables
-    show is run once. After each, TABLE.json and TABLE.html of the tables that show it are written; returns what is in
-    them, by table. `rows` takes only rows with this text (`A & B`: both, `A | B`: one) in their name or setting;
-    `seeds` so many seeds instead of the scale's; `set` goes over the settings of all rows."""
+    show is run once. Where rows have settings to choose, all that are to be tried are run first. After each cell,
+    TABLE.json and TABLE.html of the tables that show it are written; returns what is in them, by table. `rows` takes
+    only rows with this text (`A & B`: both, `A | B`: one) in their name or setting; `seeds` so many seeds instead of
+    the scale's; `set` goes over the settings of all rows."""
     found = [_sweep(system, table, scale, data, seeds, set or {}, out) for table in dict.fromkeys(tables)]
     wanted = [replace(s, rows=tuple(row for row in s.rows if row.has(rows))) for s in found]
     sweeps = [replace(s, size=for_data(s.size, s.spec, data)) for s in wanted if s.rows]
     if not sweeps:
         named = sorted({str(v) for sweep in found for row in sweep.rows for v in (row.name, *row.setting.values())})
         raise RecipeError(f"no row of '{system} {' '.join(tables)}' has '{rows}' in it", hint=nearest(rows, named))
+    for sweep in sweeps:
+        check_unset(sweep.rows, sweep.size)
     out.mkdir(parents=True, exist_ok=True)
+    sweeps = _chosen(sweeps, device, jobs)
     cells: dict[Path, Cell] = {}
     shown: dict[Path, list[_Sweep]] = {}
     for sweep in sweeps:
@@ -93,6 +99,15 @@ class Cell:
     derive: tuple[Callable[[Path], Metrics], ...]
 
     def run(self, device: str, quiet: bool) -> None:
+        """Run it to its end; training that diverges is an end, too."""
+        if _diverged(self.folder):
+            return
+        try:
+            self._run(device, quiet)
+        except Diverged as error:
+            write_atomic(self.folder / DIVERGED, json.dumps({"reason": error.problem}) + "\n")
+
+    def _run(self, device: str, quiet: bool) -> None:
         from fedreel.api import run
 
         if self.compute is not None:
@@ -121,9 +136,18 @@ def _share_cores(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
+def _chosen(sweeps: Sequence[_Sweep], device: str, jobs: int) -> list[_Sweep]:
+    """The sweeps, their rows with the best settings of their grids."""
+    tries = [cell for sweep in sweeps for row in sweep.rows for cell in sweep.tries(row)]
+    cells = [*{cell.folder: cell for cell in tries}.values()]
+    for number, cell in enumerate(_each(cells, device, jobs), 1):
+        print(f"[{number}/{len(cells)}] {cell.name}: tried", file=sys.stderr, flush=True)
+    return [sweep.choose() for sweep in sweeps]
+
+
 @dataclass(frozen=True)
 class _Sweep:
-    """One of the tables: the rows that are wanted of it, and how large they are run."""
+    """One of the tables: the rows that are wanted of it, how large they are run, and what was chosen for them."""
 
     system: str
     table: str
@@ -132,6 +156,34 @@ class _Sweep:
     size: Scale
     rows: tuple[Row, ...]
     out: Path
+    choices: Mapping[str, Choice] = field(default_factory=dict)  # by the rows' labels
+
+    def tries(self, row: Row) -> list[Cell]:
+        """What is run to choose the row's settings."""
+        size, rule = self.size, self.size.choose
+        if rule is None:
+            return []
+        cells = []
+        for chosen in row.tries:
+            settings = {**_settings(self.spec, size, row, 0), **rule.settings, **chosen}
+            folder, name = _cell_folder(self.out, size, row, settings, 0), f"{row.name}, {in_words(chosen)}"
+            cells.append(Cell(name, 0, size.recipe, settings, folder, row.compute, self.spec.derive))
+        return cells
+
+    def choose(self) -> _Sweep:
+        """With the best settings for every row, once all tries are done."""
+        rule = self.size.choose
+        if rule is None:
+            return self
+        choices, rows = {}, []
+        for row in self.rows:
+            scores = [_metrics(cell.folder, self.spec).get(rule.metric) for cell in self.tries(row)]
+            tries = tuple(Try(settings, score) for settings, score in zip(row.tries, scores))
+            if tries:
+                choices[row.label] = choice = Choice(tries, rule.higher)
+                row = replace(row, settings={**row.settings, **choice.best})
+            rows.append(row)
+        return replace(self, rows=tuple(rows), choices=choices)
 
     def cell(self, row: Row, seed: int) -> Cell:
         settings, size = _settings(self.spec, self.size, row, seed), self.size
@@ -152,19 +204,37 @@ class _Sweep:
                 for row, added in zip(done, more):
                     found[id(row)][i] |= added
         names = _names(spec.metrics, [cell for row in found.values() for cell in row])
-        rows = []
+        rows, lost = [], []
         for row in self.rows:
             cells = [cell for cell in found[id(row)] if cell]
-            if cells:
+            why = {seed: _diverged(self.cell(row, seed).folder) for seed in size.seeds}
+            lost += [
+                f"{row.label}, seed {seed}: diverged, not in the mean ({text})" for seed, text in why.items() if text
+            ]
+            if cells or any(why.values()):
                 factors = {m: 1.0 if any(fnmatch(m, p) for p in spec.plain) else spec.factor for m in names}
                 metrics = {m: _mean_sd([c[m] for c in cells if m in c], factors[m]) for m in names}
-                rows.append({"method": row.name, "setting": row.setting, "metrics": metrics, "paper": dict(row.paper)})
-        recipe = load_recipe(size.recipe)
+                chosen = self.choices[row.label].content() if row.label in self.choices else {}
+                shown = {"method": row.name, "setting": row.setting, "metrics": metrics, "paper": dict(row.paper)}
+                rows.append(shown | chosen)
+        return {
+            "system": load_recipe(self.size.recipe).system or self.system,
+            "table": self.table,
+            "scale": self.scale,
+            "rows": rows,
+            "notes": [*spec.notes, *claims_held(spec.claims, rows), *lost, *self._choosing(), self._run()],
+        }
+
+    def _choosing(self) -> list[str]:
+        if self.choices and self.size.choose:
+            return [note(self.size.choose, self.choices)]
+        return [UNCHOSEN] if any(row.grid for row in self.rows) else []
+
+    def _run(self) -> str:
+        size = self.size
+        task = load_recipe(size.recipe).task["name"]
         changed = "".join(f", {key}={value}" for key, value in size.over.items())
-        run = f"recipe {size.recipe}{changed}, seeds {', '.join(map(str, size.seeds))}, task {recipe.task['name']}"
-        notes = [*spec.notes, *claims_held(spec.claims, rows), run]
-        system = recipe.system or self.system
-        return {"system": system, "table": self.table, "scale": self.scale, "rows": rows, "notes": notes}
+        return f"recipe {size.recipe}{changed}, seeds {', '.join(map(str, size.seeds))}, task {task}"
 
 
 def _sweep(
@@ -190,7 +260,7 @@ def for_data(size: Scale, spec: Table, data: Path | None) -> Scale:
     if data is None:
         return replace(size, given={}, rows={})
     asked = spec.adapt(data) if spec.adapt else {}
-    return replace(size, given={"data.source": str(data.resolve()), **asked, **size.given})
+    return replace(size, given={"data.source": str(data.resolve()), **asked, **size.given}, choose=None)
 
 
 def _settings(spec: Table, size: Scale, row: Row, seed: int) -> dict[str, Any]:
@@ -227,6 +297,14 @@ def _metrics(folder: Path, spec: Table) -> Metrics:
     for function in spec.derive:
         found |= derived.get(function.__name__, {})
     return found
+
+
+def _diverged(folder: Path) -> str:
+    """Why a cell came to nothing; empty for all others."""
+    try:
+        return str(json.loads((folder / DIVERGED).read_text())["reason"])
+    except (OSError, ValueError):
+        return ""
 
 
 def _derived(folder: Path) -> dict[str, Metrics]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,17 @@ class Row:
     paper: Mapping[str, float] = field(default_factory=dict)  # metric -> printed value
     compute: Callable[[Recipe], Metrics] | None = None  # instead of a run: what needs no training (chance, people)
     only: Only = ""  # a row for the playground, or for given data
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # settings to choose, each with its values
+
+    @property
+    def label(self) -> str:
+        """Its name and what tells it from rows of the same name."""
+        return " ".join((self.name, *(f"{key} {value}" for key, value in self.setting.items())))
+
+    @property
+    def tries(self) -> list[dict[str, Any]]:
+        """All settings that the grid holds; none without a grid."""
+        return [dict(zip(self.grid, values)) for values in product(*self.grid.values())] if self.grid else []
 
     def has(self, text: str) -> bool:
         """Whether the text is in its name or setting; of `A & B`, both; of `A | B`, one of them."""
@@ -33,10 +45,22 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Choose:
+    """How rows with a grid get their settings: all that it holds are run once, under seed 0 and with `settings`, which
+    keep the choosing apart from what the table reports (`where`, in words). The best in `metric` are taken."""
+
+    metric: str
+    settings: Mapping[str, Any]
+    where: str
+    higher: bool = True  # whether more is better
+
+
+@dataclass(frozen=True)
 class Scale:
     """How large: the recipe it starts from, seeds, settings for all rows, and those for given data only, where `rows`
     goes over what rows say themselves: the settings of each whose name or setting has a text (`A & B`: both), later
-    ones last. `over` goes over all others: what a user wants changed."""
+    ones last. `over` goes over all others: what a user wants changed. Without a rule to `choose` by, rows are run as
+    they are and their grids play no part."""
 
     recipe: str
     seeds: tuple[int, ...]
@@ -44,6 +68,7 @@ class Scale:
     given: Mapping[str, Any] = field(default_factory=dict)
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     over: Mapping[str, Any] = field(default_factory=dict)
+    choose: Choose | None = None  # on the playground; given data have no other world to choose on
 
 
 @dataclass(frozen=True)

@@ -91,21 +91,30 @@ def open_clips(config: DataConfig, size: tuple[int, int], setting: str = "task.s
     """Shards of the recipe's source: the playground's actions, a folder of videos, or a folder of shards. `setting` is
     what the size comes from."""
     if config.source == "playground":
-        root = playground.cached(config.seed, config.size, ("actions",)) / "actions"
-    else:
-        root = Path(config.source).expanduser()
-        if not root.is_dir():
-            raise DataError(
-                "the data folder does not exist",
-                where=config.source,
-                expected="'playground', a folder of videos, or a folder of shards",
-                hint="set data.source",
-            )
-        if (root / shards.INDEX).exists():
-            return _of_size(shards.Shards.open(root), size, setting)
-        if (root / "actions" / "index.csv").exists():  # a playground's root
-            root = root / "actions"
+        return _playground_clips(config, size)
+    root = Path(config.source).expanduser()
+    if not root.is_dir():
+        raise DataError(
+            "the data folder does not exist",
+            where=config.source,
+            expected="'playground', a folder of videos, or a folder of shards",
+            hint="set data.source",
+        )
+    if (root / shards.INDEX).exists():
+        return _of_size(shards.Shards.open(root), size, setting)
+    if (root / "actions" / "index.csv").exists():  # a playground's root
+        root = root / "actions"
     return shards.build(clip_index.find(root), root, cache_folder() / "shards" / _fingerprint(root, size), size=size)
+
+
+def _playground_clips(config: DataConfig, size: tuple[int, int]) -> shards.Shards:
+    """The shards are named after the world: a copy of the cache serves on a machine that can decode no video."""
+    world = playground.name(config.seed, config.size)
+    folder = cache_folder() / "shards" / f"{world}-{size[0]}x{size[1]}"
+    if (folder / shards.INDEX).is_file():
+        return shards.Shards.open(folder)
+    root = playground.cached(config.seed, config.size, ("actions",)) / "actions"
+    return shards.build(clip_index.find(root), root, folder, size=size)
 
 
 def make_partitioner(table: dict[str, Any]) -> Any:

@@ -1,0 +1,78 @@
+"""Choosing the settings of a table's rows, each from its own grid and all by one rule, before the table is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedreel.errors import RecipeError
+from fedreel.reproduce.spec import Choose, Row, Scale
+
+UNCHOSEN = "no settings were chosen for the rows: each has those of the recipe and its method"
+
+
+@dataclass(frozen=True)
+class Try:
+    """Settings out of a row's grid, and how well they did; None if they came to nothing."""
+
+    settings: Mapping[str, Any]
+    score: float | None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """All tries of a row."""
+
+    tries: tuple[Try, ...]
+    higher: bool = True
+
+    @property
+    def best(self) -> Mapping[str, Any]:
+        """The settings of the best try, of equals the first."""
+        sign = 1 if self.higher else -1
+        scores = [-float("inf") if t.score is None else sign * t.score for t in self.tries]
+        return self.tries[scores.index(max(scores))].settings
+
+    def content(self) -> dict[str, Any]:
+        """For the table's JSON."""
+        tries = [{"settings": dict(t.settings), "score": t.score} for t in self.tries]
+        return {"chosen": dict(self.best), "tries": tries}
+
+
+def check_unset(rows: Sequence[Row], size: Scale) -> None:
+    """Raise if a user wants settings changed that are chosen here, or those that keep the choosing apart."""
+    if size.choose is None:
+        return
+    for row in rows:
+        for key in row.grid:
+            if key in size.over:
+                raise RecipeError(
+                    f"{key} is chosen for the row '{row.name}': --set must not undo what makes the row",
+                    where=f"--set {key}",
+                    expected=f"one of {', '.join(map(str, row.grid[key]))}, by {size.choose.metric}",
+                    hint="leave it out, or take other rows (--rows)",
+                )
+    for key in size.choose.settings:
+        if key in size.over:
+            raise RecipeError(
+                f"settings are chosen under another {key} than the table is run with, so it cannot be changed",
+                where=f"--set {key}",
+            )
+
+
+def note(rule: Choose, choices: Mapping[str, Choice]) -> str:
+    """Which settings were chosen, among which."""
+    apart = ", ".join(f"{key}={value}" for key, value in rule.settings.items())
+    rows = [f"{name} {in_words(choice.best)} {_among(choice)}" for name, choice in choices.items()]
+    return f"chosen on {rule.where} ({apart}) by {rule.metric} under seed 0: {'; '.join(rows)}"
+
+
+def in_words(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key.rpartition('.')[2].rstrip('_')}={value}" for key, value in settings.items())
+
+
+def _among(choice: Choice) -> str:
+    values = [", ".join(str(value) for value in t.settings.values()) for t in choice.tries]
+    lost = [value for value, t in zip(values, choice.tries) if t.score is None]
+    return f"among {' | '.join(values)}" + (f" (diverged: {' | '.join(lost)})" if lost else "")

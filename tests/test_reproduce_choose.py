@@ -1,0 +1,174 @@
+"""Settings chosen for a table's rows: all tried once where the table does not look, the best taken, nothing hidden."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedreel.reproduce as harness
+from fedreel.config import Recipe, as_table, load_recipe
+from fedreel.core.job import make_method, make_task
+from fedreel.errors import Diverged, RecipeError
+from fedreel.reproduce import reproduce
+from fedreel.reproduce.recognition import TABLES
+from fedreel.reproduce.spec import Choose, Row, Scale, Table
+from support.tiny import SETTINGS, cli
+
+RULE = Choose("top1", {"data.seed": 1}, "another world")
+CHOOSING = [
+    (system, name, scale)
+    for system, module in sorted(harness.SYSTEMS.items())
+    for name, table in import_module(module).TABLES.items()
+    for scale, size in table.scales.items()
+    if size.choose is not None
+]
+
+
+class Tried:
+    """A row's computation that knows how well each mu does on the world to choose on (1) and on that of the table (0),
+    and notes what was asked of it. None: training diverges."""
+
+    def __init__(self, worlds: Mapping[int, Mapping[float, float | None]]) -> None:
+        self.worlds, self.asked = worlds, list[tuple[int, int, float]]()
+
+    def __call__(self, recipe: Recipe) -> dict[str, float]:
+        mu = recipe.method["mu"]
+        self.asked.append((recipe.data.seed, recipe.seed, mu))
+        score = self.worlds[recipe.data.seed][mu]
+        if score is None:
+            raise Diverged("it blew up")
+        return {"top1": score + recipe.seed, "loss": -score}
+
+
+def table(*rows: Row, rule: Choose | None = RULE, seeds: tuple[int, ...] = (0, 1)) -> Table:
+    return Table(rows, ("top1",), {"smoke": Scale("recognition", seeds, choose=rule)}, factor=100.0)
+
+
+def prox(compute: Tried, *values: float) -> Row:
+    return Row("fedprox", {"method.name": "fedprox"}, compute=compute, grid={"method.mu": values})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return lambda made: monkeypatch.setattr(harness, "find_table", lambda system, name: made)
+
+
+def test_the_best_of_another_world_is_used_for_all_seeds(tmp_path: Path, use: Any) -> None:
+    compute = Tried({1: {0.1: 0.2, 0.01: 0.6, 1.0: 0.6}, 0: {0.1: 0.9, 0.01: 0.3, 1.0: 0.8}})
+    use(table(prox(compute, 0.1, 0.01, 1.0)))
+    for _ in range(2):  # the second time, all is there
+        content = reproduce("any", "table", out=tmp_path)["table"]
+        assert compute.asked == [(1, 0, 0.1), (1, 0, 0.01), (1, 0, 1.0), (0, 0, 0.01), (0, 1, 0.01)]
+    (row,) = content["rows"]
+    assert row["metrics"]["top1"]["mean"] == pytest.approx(80.0)  # 0.3 and 1.3; of equals the first
+    assert row["chosen"] == {"method.mu": 0.01}
+    assert [(t["settings"]["method.mu"], t["score"]) for t in row["tries"]] == [(0.1, 0.2), (0.01, 0.6), (1.0, 0.6)]
+    said = "chosen on another world (data.seed=1) by top1 under seed 0: fedprox mu=0.01 among 0.1 | 0.01 | 1.0"
+    assert said in content["notes"]
+    assert json.loads((tmp_path / "table.json").read_text()) == content
+    page = (tmp_path / "table.html").read_text()
+    for text in (said, ">chosen<", ">mu=0.01<", "mu=1.0: 0.600"):
+        assert text in page, text
+
+
+def test_less_may_be_better(tmp_path: Path, use: Any) -> None:
+    compute = Tried({1: {0.1: 0.2, 0.01: 0.6}, 0: {0.1: 0.9, 0.01: 0.3}})
+    for metric, higher, best in (("top1", False, 0.1), ("loss", False, 0.01), ("loss", True, 0.1)):
+        use(table(prox(compute, 0.1, 0.01), rule=Choose(metric, {"data.seed": 1}, "there", higher)))
+        (row,) = reproduce("any", "table", out=tmp_path)["table"]["rows"]
+        assert row["chosen"] == {"method.mu": best}
+
+
+def test_a_grid_of_two_settings_holds_all_pairs() -> None:
+    row = Row("fedprox", {}, grid={"method.mu": (0, 1), "train.lr": (2, 3)})
+    pairs = [(t["method.mu"], t["train.lr"]) for t in row.tries]
+    assert pairs == [(0, 2), (0, 3), (1, 2), (1, 3)]
+    assert Row("fedavg", {}).tries == []
+
+
+def test_what_diverges_is_not_chosen_and_not_hidden(tmp_path: Path, use: Any) -> None:
+    compute = Tried({1: {0.1: None, 0.01: 0.1}, 0: {0.1: 0.9, 0.01: None}})
+    use(table(prox(compute, 0.1, 0.01), seeds=(0,)))
+    for _ in range(2):
+        content = reproduce("any", "table", out=tmp_path)["table"]
+        assert compute.asked == [(1, 0, 0.1), (1, 0, 0.01), (0, 0, 0.01)]  # what has diverged is not run again
+    (row,) = content["rows"]
+    assert row["chosen"] == {"method.mu": 0.01}
+    assert row["tries"][0]["score"] is None
+    assert row["metrics"]["top1"] == {"mean": None, "sd": None, "n": 0}
+    assert any("among 0.1 | 0.01 (diverged: 0.1)" in text for text in content["notes"])
+    assert "fedprox, seed 0: diverged, not in the mean (it blew up)" in content["notes"]
+    assert "mu=0.1: diverged" in (tmp_path / "table.html").read_text()
+
+
+def test_training_that_really_diverges_ends_a_cell_and_not_the_sweep(data: Path, tmp_path: Path, use: Any) -> None:
+    rows = (Row("wild", {"train.lr": 1e30}), Row("tame", {}))
+    use(Table(rows, ("top1",), {"smoke": Scale("recognition", (0,), SETTINGS)}))
+    content = reproduce("any", "table", data=data, out=tmp_path, device="cpu")["table"]
+    assert [row["metrics"]["top1"]["n"] for row in content["rows"]] == [0, 1]
+    assert any(text.startswith("wild, seed 0: diverged") for text in content["notes"])
+
+
+def test_without_a_rule_or_on_given_data_nothing_is_tried(data: Path, tmp_path: Path, use: Any) -> None:
+    compute = Tried({0: {0.01: 0.5}})
+    row = replace(prox(compute, 0.1, 0.2), settings={"method.name": "fedprox", "method.mu": 0.01})
+    for made, source in ((table(row, rule=None, seeds=(0,)), None), (table(row, seeds=(0,)), data)):
+        compute.asked.clear()
+        use(made)
+        content = reproduce("any", "table", data=source, out=tmp_path / str(bool(source)))["table"]
+        assert compute.asked == [(0, 0, 0.01)]
+        assert "chosen" not in content["rows"][0]
+        assert harness.UNCHOSEN in content["notes"]
+
+
+def test_a_user_cannot_set_what_is_chosen(tmp_path: Path) -> None:
+    for settings, rows, said in (
+        ({"train.lr": 1}, "", "train.lr is chosen for the row 'centralised'"),
+        ({"method.mu": 1}, "fedprox", "method.mu is chosen for the row 'fedprox'"),
+        ({"data.seed": 1}, "fedprox", "chosen under another data.seed"),
+    ):
+        with pytest.raises(RecipeError, match=said):
+            reproduce("recognition", "methods", scale="small", rows=rows, set=settings, out=tmp_path / "t")
+        words = [f"--set={key}={value}" for key, value in settings.items()]
+        told = cli("reproduce", "recognition", "methods", "--scale", "small", "--rows", rows, *words)
+        assert (told.code, said in told.err) == (2, True)
+    assert not (tmp_path / "t").exists()
+
+
+def test_every_shared_method_gets_the_same_number_of_tries() -> None:
+    rows = TABLES["methods"].rows_for(None)
+    assert {row.name: len(row.tries) for row in rows} == dict.fromkeys((row.name for row in rows), 3)
+
+
+def test_the_first_try_of_a_shared_method_is_what_it_has_anyway() -> None:
+    """So a scale that chooses nothing runs the first values."""
+    size = TABLES["methods"].scales["smoke"]
+    for row in TABLES["methods"].rows_for(None):
+        first = load_recipe(size.recipe, {**row.settings, **row.tries[0]})
+        plain = load_recipe(size.recipe, row.settings)
+        assert make_method(first) == make_method(plain), row.name
+        assert as_table(first)["train"] == as_table(plain)["train"], row.name
+
+
+@pytest.mark.parametrize(("system", "name", "scale"), CHOOSING)
+def test_choosing_is_apart_and_every_try_is_a_recipe_of_its_own(system: str, name: str, scale: str) -> None:
+    spec = import_module(harness.SYSTEMS[system]).TABLES[name]
+    size, rule = spec.scales[scale], spec.scales[scale].choose
+    for row in spec.rows_for(None):
+        for seed in size.seeds:
+            reported = load_recipe(size.recipe, harness._settings(spec, size, row, seed))
+            apart = load_recipe(size.recipe, {**harness._settings(spec, size, row, seed), **rule.settings})
+            assert reported != apart, row.name
+        tries = [load_recipe(size.recipe, {**harness._settings(spec, size, row, 0), **tried}) for tried in row.tries]
+        made = [(make_task(recipe), make_method(recipe), recipe.train, recipe.round) for recipe in tries]
+        assert all(a != b for i, a in enumerate(made) for b in made[:i]), row.name
+
+
+def test_there_is_a_table_that_chooses() -> None:
+    assert ("recognition", "methods", "small") in CHOOSING
