@@ -8,8 +8,11 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,7 @@ import pytest
 from fedreel import playground
 from fedreel.config import DataConfig
 from fedreel.errors import DataError
+from fedreel.machine.files import locked
 from fedreel.media import video
 from fedreel.playground import SMALL, actions, motion
 from fedreel.playground.work import Jobs
@@ -108,11 +112,35 @@ def test_an_interrupted_make_leaves_nothing_that_looks_complete(world, tmp_path,
         patched.setattr(actions, "job", stop)
         with pytest.raises(KeyboardInterrupt):
             playground.make(tmp_path, seed=3, size=TINY, parts=["actions"], workers=1)
-    assert list(tmp_path.iterdir()) == []
+    assert [p.name for p in tmp_path.iterdir()] == [".lock"]
 
     (tmp_path / ".actions.0123abcd.tmp" / "owner-01").mkdir(parents=True)  # as `kill -9` leaves it
     playground.make(tmp_path, seed=3, size=TINY, parts=["actions"])
     assert contents(tmp_path / "actions") == contents(world / "actions")
+
+
+def test_two_who_want_the_same_part_at_once_make_it_once(tmp_path, monkeypatch):
+    drawn, begun, second = [], threading.Event(), threading.Event()
+
+    def slow(jobs):
+        drawn.append(jobs.part)
+        begun.set()
+        assert second.wait(60)
+        return {}
+
+    def wanted_again(folder):
+        if begun.is_set():
+            second.set()
+        return locked(folder)
+
+    monkeypatch.setattr(actions, "write", slow)
+    monkeypatch.setattr(playground, "locked", wanted_again)
+    make = partial(playground.make, tmp_path, size=TINY, parts=["actions"], workers=1)
+    with ThreadPoolExecutor() as both:
+        first = both.submit(make)
+        assert begun.wait(60)
+        assert make() == first.result(60) == tmp_path
+    assert drawn == ["actions"]
 
 
 def test_a_helper_that_fails_says_why(tmp_path):
@@ -257,9 +285,9 @@ def test_sprites_slow_down_so_that_time_has_an_arrow():
 
 
 @pytest.fixture(scope="module")
-def clips(tmp_path_factory):
+def clips():
     """The small world's clips as a learner gets them: 8 frames of 32 x 32, labels, and which are test."""
-    folder = playground.make(tmp_path_factory.mktemp("small"), parts=["actions"]) / "actions"
+    folder = playground.cached(parts=["actions"]) / "actions"
     index = rows(folder / "index.csv")
     pixels = np.stack([video.read(folder / r["path"], size=(32, 32))[0][::2][:8] for r in index]).astype(np.float32)
     labels = np.array([actions.CLASSES.index(r["label"]) for r in index])

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedreel.data.clip_index import Clip
 from fedreel.errors import DataError
+from fedreel.machine.files import locked
 from fedreel.machine.processes import in_processes
 from fedreel.media.video import Reader, backend
 
@@ -170,7 +171,7 @@ def build(
         out.mkdir(parents=True, exist_ok=True)
         groups = [tuple(clips[i : i + CLIPS_PER_PART]) for i in range(0, len(clips), CLIPS_PER_PART)]
         parts = [_Part(number, group, root, out, size, frames) for number, group in enumerate(groups)]
-        with _locked(out):
+        with locked(out):
             if not (out / INDEX).is_file():  # else another process was building them, and is done
                 _decode(parts, {**plan, "decoder": decoder}, workers, progress or (lambda done, total: None))
     _same(plan, _load(out / INDEX), out)
@@ -327,16 +328,3 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One builder at a time: several processes may want the same shards. (Windows has no flock.)"""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with (folder / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # let go when the file is closed or the process dies
-        yield

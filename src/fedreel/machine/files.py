@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -53,6 +54,19 @@ def new_folder(path: Path):  # type: ignore[no-untyped-def]
     except BaseException:
         shutil.rmtree(temp, ignore_errors=True)
         raise
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One builder at a time: several processes may want the same data in it. (Windows has no flock.)"""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # let go when the file is closed or the process dies
+        yield
 
 
 def file_name(name: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from fedreel.errors import DataError, nearest
 from fedreel.machine.cache import cache_folder
+from fedreel.machine.files import locked
 from fedreel.machine.processes import cores
 from fedreel.playground.sizes import MEDIUM, SIZES, SMALL, VERSION, Size
 from fedreel.playground.work import Jobs
@@ -44,12 +45,15 @@ def make(
     for part in declared_parts():
         if part in chosen or (out / part / "part.json").exists():
             _check(out / part, what)
-    missing = [part for part in chosen if not (out / part).exists()]
+    if all((out / part).exists() for part in chosen):
+        return out
     out.mkdir(parents=True, exist_ok=True)
-    for number, part in enumerate(missing, 1):
-        if progress:
-            progress(f"making {part} ({number} of {len(missing)})")
-        _make(out, part, what, workers or cores())
+    with locked(out):  # another process may be making them: then they are there when it lets go
+        missing = [part for part in chosen if not (out / part).exists()]
+        for number, part in enumerate(missing, 1):
+            if progress:
+                progress(f"making {part} ({number} of {len(missing)})")
+            _make(out, part, what, workers or cores())
     return out
 
 
