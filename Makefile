@@ -1,28 +1,51 @@
-# Two commands: `make demo` and `make test`. Both set up .venv first.
+# `make demo` shows what fedreel does, `make test` checks it. Each sets up in .venv what it needs, and no more.
 PYTHON ?= python3
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+RUNTIME := $(VENV)/.runtime
+DEV := $(VENV)/.dev
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: setup demo test lint clean
-setup: $(STAMP)
+.PHONY: setup demo lint test test-fast test-durations wheel clean
+setup: $(DEV)
 
-$(STAMP): pyproject.toml constraints.txt
+# What runs jobs: enough for the demo.
+$(RUNTIME): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower]'
-	touch $(STAMP)
+	$(PIP) torch
+	$(PIP) -e .
+	touch $(RUNTIME)
 
-demo: setup
+# What checks fedreel: Flower and Ray, the test tools, the linters.
+$(DEV): $(RUNTIME)
+	$(PIP) -e '.[dev,flower]'
+	touch $(DEV)
+
+demo: $(RUNTIME)
 	$(BIN)/fedreel demo
 
-lint: setup
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Everything.
 test: lint
-	$(BIN)/python -m pytest
+	$(PYTEST) $(ARGS)
+
+# Everything but the tests that tests/durations.json knows as slow.
+test-fast: lint
+	$(PYTEST) -m 'not slow' $(ARGS)
+
+# Everything, and how long each test took is written to tests/durations.json. Wants a quiet machine.
+test-durations: $(DEV)
+	$(PYTEST) --write-durations $(ARGS)
+
+# The wheel and the source distribution, in dist/.
+wheel: $(DEV)
+	$(BIN)/python -m build --outdir dist .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache build src/fedreel.egg-info
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache build dist src/fedreel.egg-info

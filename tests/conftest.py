@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["support.trained"]
+pytest_plugins = ["support.durations", "support.trained"]
 
 
 @pytest.fixture(autouse=True)
@@ -19,9 +20,10 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test writes to the user's cache."""
+    """No test writes to the user's cache. All processes of a session share one: a playground is made once."""
+    base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDREEL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("FEDREEL_CACHE", str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"))
         yield
 
 

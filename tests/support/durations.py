@@ -1,0 +1,108 @@
+"""How long tests take: what `make test-durations` writes to durations.json, and what the mark `slow` and the order of
+files follow from. No test says of itself that it is slow."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FILE = Path(__file__).parent.parent / "durations.json"
+SLOW = 1.0  # seconds
+KEPT = 0.1  # what is quicker is not worth a line
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-durations", action="store_true", help=f"measure, and write {FILE.name}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--write-durations"):
+        config.pluginmanager.register(Stopwatch(config))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, so that no worker begins one when the others have nothing left to do."""
+    seconds = read()
+    for item in items:
+        if seconds.get(function_of(item.nodeid), 0.0) >= SLOW:
+            item.add_marker("slow")
+    files: Counter[str] = Counter()
+    for item in items:
+        files[file_of(item.nodeid)] += seconds.get(function_of(item.nodeid), 0.0)
+    items.sort(key=lambda item: -files[file_of(item.nodeid)])
+
+
+def read() -> dict[str, float]:
+    return json.loads(FILE.read_text()) if FILE.exists() else {}
+
+
+def file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def function_of(nodeid: str) -> str:
+    """A test without its parameters: their names come and go."""
+    return nodeid.partition("[")[0]
+
+
+class Stopwatch:
+    """A test costs what it takes itself, and its share of every fixture that it uses together with other tests."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.writes = not hasattr(config, "workerinput")  # of several processes, who started the others
+        self.shared: dict[str, float] = {}
+        self.own: dict[str, float] = defaultdict(float)
+        self.fixtures: dict[str, list[str]] = {}
+        self.made: dict[str, float] = defaultdict(float)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            return (yield)
+        finally:
+            if fixturedef.scope != "function":
+                self.shared[f"{fixturedef.baseid}::{fixturedef.argname}"] = time.perf_counter() - began
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+        self.shared = {}
+        try:
+            return (yield)
+        finally:
+            item.user_properties.append(("fixtures", item.fixturenames))  # type: ignore[attr-defined]
+            item.user_properties.append(("shared", self.shared))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.own[report.nodeid] += report.duration
+        if report.when == "setup":
+            said: dict[str, Any] = dict(report.user_properties)
+            self.fixtures[report.nodeid] = said.get("fixtures", [])
+            for name, seconds in said.get("shared", {}).items():
+                self.own[report.nodeid] -= seconds
+                self.made[name] += seconds
+
+    def pytest_sessionfinish(self) -> None:
+        if self.writes:
+            FILE.write_text(json.dumps(self.by_function(), indent=0) + "\n")
+
+    def by_function(self) -> dict[str, float]:
+        users = {name: [test for test in self.own if self.uses(test, name)] for name in self.made}
+        cost = dict(self.own)
+        for name, tests in users.items():
+            for test in tests:
+                cost[test] += self.made[name] / len(tests)
+        longest: dict[str, float] = defaultdict(float)
+        for test, seconds in cost.items():
+            longest[function_of(test)] = max(longest[function_of(test)], round(seconds, 1))
+        return {name: longest[name] for name in sorted(longest) if longest[name] >= KEPT}
+
+    def uses(self, test: str, fixture: str) -> bool:
+        place, _, name = fixture.rpartition("::")
+        return test.startswith(place) and name in self.fixtures[test]
