@@ -292,7 +292,7 @@ def test_shards_of_a_folder_and_of_a_zip_train_the_same(data: Path, tmp_path: Pa
 
 
 def test_shard_lists_what_it_skips(tmp_path: Path) -> None:
-    (videos(tmp_path / "d", owners=1) / "owner0" / "class1" / "2.mp4").write_bytes(b"junk")
+    (videos(tmp_path / "d", owners=[0]) / "owner0" / "class1" / "2.mp4").write_bytes(b"junk")
     said = cli("data", "shard", tmp_path / "d", "--out", tmp_path / "s", "--size", 16, "--frames", 4)
     assert said.code == 0
     assert "5 clips in" in said.out

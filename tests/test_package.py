@@ -47,8 +47,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment in which only the wheel was installed. Its dependencies are borrowed: a folder that
-    a .pth file names has its own .pth files ignored, and so the checkout that is installed beside them."""
+    """The programs of an environment in which only the wheel was installed. Its dependencies are borrowed: of a folder
+    that a .pth file names Python reads no .pth files, and so does not see the checkout that is installed there."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, symlinks=True)
     (wheel,) = built.glob("*.whl")

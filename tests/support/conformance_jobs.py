@@ -4,11 +4,13 @@ As a program it runs jobs at the sites of a server, several at once: JSON on std
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 import traceback
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import torch
 
 from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig
-from fedreel.core.job import Job, make_method, make_task, resolved
+from fedreel.core.job import make_method, make_task
 from fedreel.registry import METHODS, TASKS
 from fedreel.runs.run import run
 from support import synthetic
@@ -29,6 +31,8 @@ SYNTHETIC = {
     "several-models": synthetic.SeveralModels,
     "private-state": synthetic.PrivateState,
 }
+SITES = {"north": ("c0", "c2"), "south": ("c1", "c3")}
+CLIENTS = tuple(sorted(SITES["north"] + SITES["south"]))
 
 
 @dataclass(frozen=True)
@@ -38,77 +42,74 @@ class Case:
     method: str
     task: str = "toy"
     settings: dict[str, Any] = field(default_factory=dict)  # of the method
-    task_settings: dict[str, Any] = field(default_factory=dict)
-    rounds: int = 2
+    task_settings: dict[str, Any] = field(default_factory=dict)  # beside those of the task's conformance.py
+    rounds: int | None = 2  # None: a second only if clients keep something in the first
     evaluate_every: int = 0
     keep_optimizer: bool = False
 
 
-R3D = {"name": "r3d", "width": 2, "blocks": [1, 1, 1, 1]}
-RESNET = {"name": "resnet10", "width": 2, "small_stem": True}
-STGCN = {"name": "stgcn", "width": 4, "features": 8}
-LEARNABLE = {**STGCN, "topology": "learnable"}
-TASK_SETTINGS: dict[str, dict[str, Any]] = {
-    "recognition": {"classes": 2, "backbone": R3D, "size": 16, "frames": 4},
-    "summary": {"features": "own", "width_in": 6, "width": 8, "blocks": 1, "hidden": 4, "fps": 2.0},
-    "moments": {"features": "own", "width_in": 3, "length": 8, "width": 8, "word_width": 4, "vocabulary": 40},
-    "skeleton": {"joints": "kinect-v1", "classes": 3, "backbone": STGCN, "length": 12, "bodies": 1},
-    "pretrain": {"backbone": R3D, "size": 16, "frames": 4},
-    "image": {"classes": 3, "backbone": RESNET, "size": 16, "embedding": 4},
-}
-REMEMBERED = ("fedca", "moon", "fedu", "fedbn", "fedvssl", "local-only")  # what clients kept in round 1 matters
+SMALL_TASKS = [name for name in TASKS if find_spec(f"tasks.{name}.conformance")]
 CASES = {
-    **{name: Case(name, rounds=2 if name in REMEMBERED else 1) for name in METHODS},
+    **{name: Case(name, rounds=None) for name in METHODS},
     **{name: Case(name, evaluate_every=2) for name in SYNTHETIC},
     "private-state": Case("private-state", rounds=3, keep_optimizer=True, evaluate_every=3),
-    **{f"task-{name}": Case("fedavg", name, {}, TASK_SETTINGS[name], evaluate_every=2) for name in TASKS},
-    "cfedvs-summary": Case("cfedvs", "summary", {"groups": 2}, TASK_SETTINGS["summary"]),
-    "fedvmr-moments": Case("fedvmr", "moments", {"groups": 2}, TASK_SETTINGS["moments"], evaluate_every=2),
-    "task-image": Case("fedavg", "image", {}, TASK_SETTINGS["image"]),  # each site tests on the images it has
-    "fedlid-image": Case("fedlid", "image", {}, TASK_SETTINGS["image"]),
-    "fedca-image": Case("fedca", "image", {"public": 4}, {**TASK_SETTINGS["image"], "objective": "views"}),
-    "fsar": Case("fsar", "skeleton", {}, {**TASK_SETTINGS["skeleton"], "backbone": LEARNABLE}, evaluate_every=2),
+    **{f"task-{name}": Case("fedavg", name, evaluate_every=2) for name in SMALL_TASKS},
+    "cfedvs-summary": Case("cfedvs", "summary", {"groups": 2}),
+    "fedvmr-moments": Case("fedvmr", "moments", {"groups": 2}, evaluate_every=2),
+    "task-image": Case("fedavg", "image"),  # each site tests on the images it has
+    "fedlid-image": Case("fedlid", "image"),
+    "fedca-image": Case("fedca", "image", {"public": 4}, {"objective": "views"}),
+    "fsar": Case(
+        "fsar",
+        "skeleton",
+        {},
+        {"backbone": {"name": "stgcn", "width": 4, "features": 8, "topology": "learnable"}},
+        evaluate_every=2,
+    ),
 }
 NEEDS_ALL_DATA = {"centralised"}  # cannot run at real sites, and says so
 
 
-def recipe_of(case: Case, data: Path, engine: dict[str, Any]) -> Recipe:
-    role = {"toy": "toy", "recognition": "videos", "pretrain": "videos"}.get(case.task, case.task)
-    words = {"words": str(data / "words.txt")} if case.task == "moments" else {}  # sites must agree on them
+def write_data(root: Path) -> Path:
+    """Every task's data, a folder each, with all clients; and the same divided among the sites, a folder each."""
+    for place, clients in (("", CLIENTS), *SITES.items()):
+        (root / place / "toy").mkdir(parents=True)
+        (root / place / "toy" / "clients.txt").write_text(" ".join(clients))
+        for task in SMALL_TASKS:
+            _small(task).write(root / place / task, clients)
+    return root
+
+
+def recipe_of(case: Case, data: Path, engine: dict[str, Any], rounds: int) -> Recipe:
+    folder = data / case.task
+    settings = {} if case.task == "toy" else _small(case.task).settings(folder)
     return Recipe(
         system="conformance",
         device="cpu",
         seed=3,
-        task={"name": case.task, **case.task_settings, **words},
+        task={"name": case.task, **settings, **case.task_settings},
         method={"name": case.method, **case.settings},
         engine=engine,
-        data=DataConfig(source=str(data / role), role=role, public=str(data / role)),
+        data=DataConfig(source=str(folder), role=case.task, public=str(folder)),
         train=TrainConfig(batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=case.keep_optimizer),
-        round=RoundConfig(rounds=case.rounds, evaluate_every=case.evaluate_every, fraction=0.75, min_answers=1.0),
+        round=RoundConfig(rounds=rounds, evaluate_every=case.evaluate_every, fraction=0.75, min_answers=1.0),
     )
 
 
-def objects(recipe: Recipe) -> tuple[Any, Any]:
-    """Task and method of a recipe; the tests' own are not registered in this process."""
+def run_case(name: str, data: Path, out: Path, engine: dict[str, Any], rounds: int) -> None:
+    """The tests' own task and methods are not registered in this process."""
+    recipe = recipe_of(CASES[name], data, engine, rounds)
     task = Toy() if recipe.task["name"] == "toy" else make_task(recipe)
     own = SYNTHETIC.get(recipe.method["name"])
-    return task, own() if own else make_method(recipe)
+    run(recipe, out, quiet=True, task=task, method=own() if own else make_method(recipe))
 
 
-def run_case(name: str, data: Path, out: Path, engine: dict[str, Any]) -> None:
-    recipe = recipe_of(CASES[name], data, engine)
-    task, method = objects(recipe)
-    run(recipe, out, quiet=True, task=task, method=method)
-
-
-def job_of(name: str, data: Path, out: Path, engine: dict[str, Any]) -> Job:
-    recipe = recipe_of(CASES[name], data, engine)
-    task, method = objects(recipe)
-    return Job(resolved(recipe, task, method), task, method, torch.device("cpu"), out)
+def _small(task: str) -> Any:
+    return importlib.import_module(f"tasks.{task}.conformance")
 
 
 def main() -> None:
-    """Fork a child for each job, at most `at_once` at a time."""
+    """Fork a child for each job, at most `at_once` at a time. `jobs` says of each how many rounds it has."""
     torch.set_num_threads(1)
     for name in METHODS:
         METHODS.lookup(name)  # imports are paid once
@@ -129,7 +130,8 @@ def main() -> None:
 def _child(name: str, order: dict[str, Any]) -> int:
     out = Path(order["out"]) / name
     try:
-        run_case(name, Path(order["data"]), out, {"name": "flower", "server": order["server"]})
+        engine = {"name": "flower", "server": order["server"]}
+        run_case(name, Path(order["data"]), out, engine, order["jobs"][name])
         return 0
     except Exception:
         Path(f"{out}.error").write_text(traceback.format_exc())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -26,9 +27,9 @@ SETTINGS = {
 }
 
 
-def videos(root: Path, owners: int = 2, classes: int = 2, clips: int = 3) -> Path:
+def videos(root: Path, owners: Iterable[int] = range(2), classes: int = 2, clips: int = 3) -> Path:
     """OWNER/CLASS/*.mp4 of 8 frames of 16 x 16 pixels: a bar that moves right, or down."""
-    for owner in range(owners):
+    for owner in owners:
         for kind in range(classes):
             folder = root / f"owner{owner}" / f"class{kind}"
             folder.mkdir(parents=True)

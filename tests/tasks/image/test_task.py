@@ -147,7 +147,7 @@ def test_a_run_of_fedlid_on_a_folder_of_pictures(tmp_path: Path, study: str) -> 
 
 @pytest.mark.slow
 def test_clips_can_be_studied_as_pictures_can(tmp_path: Path) -> None:
-    source = videos(tmp_path / "videos", owners=2, clips=4)
+    source = videos(tmp_path / "videos", clips=4)
     settings = {
         "task.classes": 2,
         "task.backbone.width": 2,

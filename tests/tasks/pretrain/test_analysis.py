@@ -144,7 +144,7 @@ def test_the_pretext_of_patches_is_judged_by_overlap(tmp_path: Path) -> None:
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Owners' videos, and two labelled sets: train and test are what owners are elsewhere."""
     folder = tmp_path_factory.mktemp("given")
-    videos(folder / "pretrain", owners=4)
+    videos(folder / "pretrain", owners=range(4))
     for name in ("bars", "stripes"):
         videos(folder / "made")
         (folder / "downstream" / name).mkdir(parents=True)
