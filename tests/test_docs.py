@@ -9,21 +9,21 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 import typer
 from click import UsageError
-from torch import nn
 from typer.testing import CliRunner
 
 from fedreel.cli import app
 from fedreel.cli.catalogue import catalogue
-from fedreel.config import load_recipe, read_toml
+from fedreel.config import load_recipe, read_toml, recipe_names
 from fedreel.core.exchange import KINDS
 from fedreel.core.job import make_method, make_task
 from fedreel.core.method import Method
-from fedreel.core.weights import bind
+from fedreel.core.weights import TensorInfo, bind
 from fedreel.registry import BACKBONES, ENGINES, METHODS, TASKS
 from fedreel.reproduce import find_table
 from fedreel.tasks.vision.clips import make_partitioner
@@ -76,21 +76,14 @@ def save_named(folder: Path) -> None:
             (folder / named[1]).write_text(block.text, encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("block", SCRIPTS, ids=str)
-def test_examples_run(block: Block, tmp_path: Path, cache: Path) -> None:
+def test_examples_run(block: Block, tmp_path: Path) -> None:
     save_named(tmp_path)
     script = tmp_path / "example.py"
     script.write_text(block.text, encoding="utf-8")
-    place = {"FEDREEL_CACHE": str(cache), "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
-    done = subprocess.run(
-        [sys.executable, script.name], cwd=tmp_path, env={**os.environ, **place}, capture_output=True, text=True
-    )
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, script.name], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
@@ -168,7 +161,7 @@ def test_privacy_says_what_a_method_sends(name: str) -> None:
     backbone, head, norm, numbers, questions, _ = rows[name]
     method: Method = METHODS.lookup(name)()
     leaves: dict[str, set[bool]] = {part: set() for part in ("backbone", "head", "norm")}
-    for tensor in bind(two_parts()).layout.tensors:
+    for tensor in tensors_of_all_tasks():
         part = "norm" if tensor.role in ("norm", "statistics") else tensor.name.partition(".")[0]
         leaves[part].add(method.travels(tensor))
     words = {frozenset({True}): "yes", frozenset({False}): "no", frozenset({True, False}): "part"}
@@ -224,12 +217,16 @@ def test_entry_points_give_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             sys.modules.pop(name, None)
 
 
-def two_parts() -> nn.Module:
-    """A model with everything a travel rule may tell apart."""
-    model = nn.Module()
-    model.backbone = nn.Sequential(nn.Conv3d(3, 4, 3), nn.BatchNorm3d(4), nn.ReLU(), nn.Conv3d(4, 4, 3))
-    model.head = nn.Linear(4, 2)
-    return model
+@cache
+def tensors_of_all_tasks() -> tuple[TensorInfo, ...]:
+    """Of the models that the recipes train: a method may keep back what only its own task's model has."""
+    models = [make_task(load_recipe(name)).model() for name in recipe_names() if not name.endswith("-paper")]
+    return tuple(tensor for model in models for tensor in bind(model).layout.tensors)
+
+
+def test_every_task_is_asked_what_leaves() -> None:
+    tasks = {load_recipe(name).task["name"] for name in recipe_names() if not name.endswith("-paper")}
+    assert tasks == {*TASKS}
 
 
 def table(heading: str, page: str = "privacy.md") -> list[list[str]]:
