@@ -28,9 +28,10 @@ from fedreel.registry import BACKBONES, ENGINES, METHODS, TASKS
 from fedreel.reproduce import find_table
 from fedreel.tasks.vision.clips import make_partitioner
 
-DOCS = Path(__file__).parent.parent / "docs"
-PAGES = sorted(DOCS.rglob("*.md"))
-IDS = [page.relative_to(DOCS).as_posix() for page in PAGES]
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# (\w+\.py)\n")
 LINK = re.compile(r"\[[^\]\n]+\]\(([^)\s]+)\)")
@@ -48,7 +49,7 @@ class Block:
     number: int
 
     def __str__(self) -> str:
-        return f"{self.page.relative_to(DOCS).as_posix()}-{self.number}"
+        return f"{self.page.relative_to(ROOT).as_posix()}-{self.number}"
 
 
 def blocks(info: str) -> list[Block]:
@@ -60,13 +61,14 @@ def blocks(info: str) -> list[Block]:
     return [block for block in found if block.info == info]
 
 
+def commands(program: str) -> list[tuple[Block, str]]:
+    lines = [(block, line) for block in blocks("sh") for line in block.text.replace("\\\n", " ").splitlines()]
+    return [(block, line) for block, line in lines if line.startswith(f"{program} ")]
+
+
 SCRIPTS = blocks("python")
-COMMANDS = [
-    (block, line)
-    for block in blocks("sh")
-    for line in block.text.replace("\\\n", " ").splitlines()
-    if line.startswith("fedreel ")
-]
+COMMANDS = commands("fedreel")
+MAKE = commands("make")
 
 
 def save_named(folder: Path) -> None:
@@ -122,6 +124,19 @@ def test_a_wrong_command_would_be_noticed() -> None:
     for line in ("fedreel run", "fedreel run x --no-such", "fedreel data no-such", "fedreel no-such", "fedreel report"):
         with pytest.raises((AssertionError, UsageError)):
             test_commands_parse(block, line)
+
+
+@pytest.mark.parametrize(("block", "line"), MAKE, ids=[line for _, line in MAKE])
+def test_the_makefile_has_what_the_pages_name(block: Block, line: str) -> None:
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert shlex.split(line, comments=True)[1] in targets
+
+
+def test_the_folders_that_contributors_are_told_of_exist() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    for first, *others in (re.findall("`(.+?)`", row) for row in rows):
+        for folder in (ROOT / first, *((ROOT / first).parent / other for other in others)):
+            assert folder.is_dir(), folder
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
