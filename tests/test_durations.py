@@ -29,25 +29,21 @@ def test_a_test_pays_for_itself_and_its_share_of_a_fixture() -> None:
     """A module's fixture of 6 s serves three tests, the first of which is charged with it by pytest."""
     watch = Stopwatch(SimpleNamespace())  # type: ignore[arg-type]
 
-    def ran(test: str, fixtures: list[str], setup: float, call: float, shared: dict[str, float]) -> None:
-        said = [("fixtures", fixtures), ("shared", shared)]
-        watch.pytest_runtest_logreport(report(test, "setup", setup, said))
-        watch.pytest_runtest_logreport(report(test, "call", call, said))
+    def ran(test: str, seconds: float, fixtures: list[str], shared: dict[str, float]) -> None:
+        cost = {"seconds": seconds, "fixtures": fixtures, "shared": shared}
+        report = SimpleNamespace(nodeid=test, when="teardown", user_properties=[("cost", cost)])
+        watch.pytest_runtest_logreport(report)  # type: ignore[arg-type]
 
-    ran("tests/test_a.py::test_x[1]", ["world"], 6.5, 1.0, {"tests/test_a.py::world": 6.0})
-    ran("tests/test_a.py::test_x[2]", ["world"], 0.0, 3.0, {})
-    ran("tests/test_a.py::test_y", ["world", "tmp_path"], 0.0, 0.01, {})
-    ran("tests/test_a.py::test_z", [], 0.0, 0.01, {})
-    ran("tests/test_b.py::test_x", ["world"], 0.2, 0.2, {})  # another file's fixture of the same name
+    ran("tests/test_a.py::test_x[1]", 7.5, ["world"], {"tests/test_a.py::world": 6.0})
+    ran("tests/test_a.py::test_x[2]", 3.0, ["world"], {})
+    ran("tests/test_a.py::test_y", 0.01, ["world", "tmp_path"], {})
+    ran("tests/test_a.py::test_z", 0.01, [], {})
+    ran("tests/test_b.py::test_x", 0.4, ["world"], {})  # another file's fixture of the same name
     assert watch.by_function() == {
-        "tests/test_a.py::test_x": 5.0,  # the longer of 0.5 + 1 + 6/3 and 3 + 6/3
+        "tests/test_a.py::test_x": 5.0,  # the longer of 1.5 + 6/3 and 3 + 6/3
         "tests/test_a.py::test_y": 2.0,
         "tests/test_b.py::test_x": 0.4,
     }
-
-
-def report(test: str, when: str, duration: float, said: list[tuple[str, Any]]) -> pytest.TestReport:
-    return SimpleNamespace(nodeid=test, when=when, duration=duration, user_properties=said)  # type: ignore[return-value]
 
 
 class Item:

@@ -4,7 +4,7 @@ files follow from. No test says of itself that it is slow."""
 from __future__ import annotations
 
 import json
-import time
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 FILE = Path(__file__).parent.parent / "durations.json"
-SLOW = 1.0  # seconds
+SLOW = 1.0  # seconds of a processor
 KEPT = 0.1  # what is quicker is not worth a line
 
 
@@ -52,40 +52,45 @@ def function_of(nodeid: str) -> str:
 
 
 class Stopwatch:
-    """A test costs what it takes itself, and its share of every fixture that it uses together with other tests."""
+    """A test costs what it takes itself, and its share of every fixture that it uses together with other tests. Counted
+    are seconds of a processor, its own and its children's: on a busy machine they are the same."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.writes = not hasattr(config, "workerinput")  # of several processes, who started the others
         self.shared: dict[str, float] = {}
-        self.own: dict[str, float] = defaultdict(float)
+        self.own: dict[str, float] = {}
         self.fixtures: dict[str, list[str]] = {}
         self.made: dict[str, float] = defaultdict(float)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
-        began = time.perf_counter()
+        began = used()
         try:
             return (yield)
         finally:
             if fixturedef.scope != "function":
-                self.shared[f"{fixturedef.baseid}::{fixturedef.argname}"] = time.perf_counter() - began
+                self.shared[f"{fixturedef.baseid}::{fixturedef.argname}"] = used() - began
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
-        self.shared = {}
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self.shared, self.began = {}, used()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
         try:
             return (yield)
         finally:
-            item.user_properties.append(("fixtures", item.fixturenames))  # type: ignore[attr-defined]
-            item.user_properties.append(("shared", self.shared))
+            names = item.fixturenames  # type: ignore[attr-defined]
+            cost = {"seconds": used() - self.began, "shared": self.shared, "fixtures": names}
+            item.user_properties.append(("cost", cost))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.own[report.nodeid] += report.duration
-        if report.when == "setup":
-            said: dict[str, Any] = dict(report.user_properties)
-            self.fixtures[report.nodeid] = said.get("fixtures", [])
-            for name, seconds in said.get("shared", {}).items():
-                self.own[report.nodeid] -= seconds
+        if report.when == "teardown":
+            cost: Any = dict(report.user_properties)["cost"]
+            self.own[report.nodeid] = cost["seconds"] - sum(cost["shared"].values())
+            self.fixtures[report.nodeid] = cost["fixtures"]
+            for name, seconds in cost["shared"].items():
                 self.made[name] += seconds
 
     def pytest_sessionfinish(self) -> None:
@@ -106,3 +111,7 @@ class Stopwatch:
     def uses(self, test: str, fixture: str) -> bool:
         place, _, name = fixture.rpartition("::")
         return test.startswith(place) and name in self.fixtures[test]
+
+
+def used() -> float:
+    return sum(os.times()[:4])
