@@ -94,7 +94,6 @@ def _images(paths: Sequence[Path], side: int) -> Iterator[Seen | str]:
 
 def _videos(paths: Sequence[Path], frames: int, side: int) -> Iterator[Seen | str]:
     """By threads: decoders let the others run."""
-    video.backend()  # if there is none, no video is to blame
     with ThreadPoolExecutor(cores()) as pool:
         for start in range(0, len(paths), AHEAD):
             yield from pool.map(partial(_video, frames=frames, side=side), paths[start : start + AHEAD])
