@@ -15,7 +15,6 @@ from fedreel.cli import main
 from fedreel.media.video import write
 
 SETTINGS = {
-    "task.classes": 2,
     "task.width": 2,
     "task.size": 16,
     "task.frames": 4,

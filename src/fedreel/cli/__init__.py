@@ -35,7 +35,8 @@ Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a sett
 @app.command()
 def run(
     recipe: Annotated[str, typer.Argument(help="A recipe's name (see `fedreel list`) or a .toml file.")],
-    out: Annotated[Path | None, typer.Option("--out", help="Run directory [runs/RECIPE-METHOD-SEED].")] = None,
+    data: Annotated[str | None, typer.Option("--data", help="A folder of your own data [the recipe's].")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Run directory [runs/RECIPE-DATA-METHOD-SEED].")] = None,
     set: Settings = None,
     engine: Annotated[str | None, typer.Option(help="Where client work runs.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
@@ -44,16 +45,13 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Train a model federatedly and write a run directory with metrics, model and report."""
-    from fedreel.config import load_recipe
+    from fedreel.config import load_recipe, read_setting
 
-    overrides = list(set or [])
-    overrides += [
-        f"{key}={value}"
-        for key, value in (("engine.name", engine), ("device", device), ("seed", seed))
-        if value is not None
-    ]
-    resolved = load_recipe(recipe, overrides)
-    folder = out or Path("runs") / f"{Path(recipe).stem}-{resolved.method['name']}-{resolved.seed}"
+    options = {"data.source": data, "engine.name": engine, "device": device, "seed": seed}
+    given = {key: value for key, value in options.items() if value is not None}
+    resolved = load_recipe(recipe, {**dict(map(read_setting, set or [])), **given})
+    words = (Path(recipe).stem, *([Path(data).resolve().stem] if data else []), resolved.method["name"])
+    folder = out or Path("runs") / f"{'-'.join(words)}-{resolved.seed}"
     _run(resolved, folder, resume, quiet)
 
 
@@ -362,6 +360,7 @@ def main() -> None:
 def _run(recipe: Recipe, folder: Path, resume: bool, quiet: bool) -> None:
     """Run it; an interruption says how to go on."""
     from fedreel import api
+    from fedreel.cli.outcome import outcome
 
     try:
         result = api.run(recipe, folder, resume=resume, quiet=quiet)
@@ -371,18 +370,7 @@ def _run(recipe: Recipe, folder: Path, resume: bool, quiet: bool) -> None:
         said = f"The last checkpoint stands; go on with: {again}" if begun else "Nothing has been run yet."
         typer.echo(f"\nInterrupted. {said}", err=True)
         raise typer.Exit(130) from None
-    _print_result(result.path, result.summary)
-
-
-def _print_result(path: Path, summary: dict) -> None:
-    shown = {k: v for k, v in summary["metrics"].items() if not k.endswith("_clients")}
-    metrics = ", ".join(f"{k} {v:.4f}" for k, v in shown.items()) or "nothing to test on"
-    refused = sum(summary["refused"].values())
-    typer.echo(
-        f"{summary['method']} on {summary['task']}: {summary['rounds']} rounds in {summary['wall_seconds']:.1f} s,"
-        f" {metrics}{f', {refused} answers refused' if refused else ''}"
-    )
-    typer.echo(f"report: {(path / 'report.html').resolve()}")
+    typer.echo("\n".join(outcome(result.path, result.summary, recipe.task)))
 
 
 def _print_table(columns: list[str], rows: list[list[str]]) -> None:

@@ -44,7 +44,7 @@ class Image(Contrasting):
 
     def __post_init__(self) -> None:
         self.check_contrast()
-        check_ranges(self, "task", classes=(2, math.inf), width=(1, math.inf), size=(8, math.inf), flip=(0, 1))
+        check_ranges(self, "task", width=(1, math.inf), size=(8, math.inf), flip=(0, 1))
         check_ranges(self, "task", padding=(0, math.inf), dropout=(0, 1), label_share=(1e-9, 1))
 
     def backbone(self) -> Backbone:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from fedreel.core.abilities import Blocks
 from fedreel.core.batchnorm import statistics_kept
 from fedreel.core.task import Outputs
 from fedreel.core.weights import TensorInfo
-from fedreel.errors import DataError
+from fedreel.errors import DataError, RecipeError
 from fedreel.models.classifier import Classifier
 from fedreel.tasks.classification import Classification
 from fedreel.tasks.skeleton.graph import Partition
@@ -23,6 +23,9 @@ from fedreel.tasks.skeleton.joints import find_joints
 from fedreel.tasks.skeleton.network import BLOCKS, Skeleton, SkeletonBackbone
 from fedreel.tasks.skeleton.population import SkeletonPopulation, open_sets
 from fedreel.tasks.skeleton.topology import Kind
+
+if TYPE_CHECKING:
+    from typing import Self
 
 Batch = tuple[Tensor, Tensor, Tensor]  # bodies (N, 3, T, V, M), labels, how many classes the client's list has
 Network = Literal["stgcn", "ctrgcn", "mstgcn", "msg3d"]
@@ -42,7 +45,7 @@ class SkeletonRecognition(Classification, Blocks):
     network: Network = "stgcn"
     joints: str = "kinect-v2"
     graph: Partition = "official"  # of ST-GCN's neighbours; true_spatial counts distances beyond one bone
-    classes: int = 60  # of the longest list
+    classes: int = 0  # of the longest list; 0: as the data have them
     width: int = 16  # of the first layers: a quarter of ST-GCN's and CTR-GCN's 64, MST-GCN's 112, MS-G3D's 96
     features: int = 128
     neck: int = 0
@@ -60,9 +63,12 @@ class SkeletonRecognition(Classification, Blocks):
 
     def __post_init__(self) -> None:
         check_ranges(self, "task", **dict.fromkeys(("width", "features", "length", "bodies"), (1, math.inf)))
-        check_ranges(self, "task", classes=(2, math.inf), neck=(0, math.inf), dropout=(0, 1), projection=(0, math.inf))
+        if self.classes:
+            check_ranges(self, "task", classes=(2, math.inf))
+        check_ranges(self, "task", neck=(0, math.inf), dropout=(0, 1), projection=(0, math.inf))
 
     def model(self) -> Classifier:
+        self.check_counted()
         return Classifier(self._backbone(), self.classes, projection=self.projection)
 
     def population(self, data: DataConfig, seed: int) -> SkeletonPopulation:
@@ -70,7 +76,7 @@ class SkeletonRecognition(Classification, Blocks):
         found = SkeletonPopulation(
             open_sets(data), data, joints, self.length, self.bodies, self.align, seed, self.leave_out
         )
-        if found.class_count > self.classes:
+        if self.classes and found.class_count > self.classes:
             raise DataError(
                 "a set has more classes than the task",
                 expected=f"{self.classes} or fewer",
@@ -79,6 +85,17 @@ class SkeletonRecognition(Classification, Blocks):
                 hint=f"set task.classes={found.class_count}",
             )
         return found
+
+    def for_data(self, data: DataConfig, here: bool) -> Self:
+        if self.classes:
+            return self
+        if not here:
+            raise RecipeError(
+                "the recipe does not say how many classes the longest list of any site has",
+                where="[task] classes",
+                expected="a number such as 60",
+            )
+        return self.counted(self.population(data, data.seed).class_count, data.source)
 
     def own(self, tensor: TensorInfo) -> bool:
         if tensor.name.startswith("head.fc."):

@@ -20,6 +20,11 @@ from fedreel.data.partition import PARTITIONERS, IidPartitioner, NaturalIdPartit
 from fedreel.errors import DataError, RecipeError, nearest
 from fedreel.machine.cache import cache_folder
 
+NO_OWNERS = (
+    """divide them among made-up clients, --set 'data.partition={name="iid", num_partitions=4}',"""
+    " or make them one client's, --set data.owner=me"
+)
+
 
 class HeldClips(Population):
     """Clips: who holds which, and which of them are for testing. Subclasses say what a client makes of its own.
@@ -37,7 +42,7 @@ class HeldClips(Population):
         self._train = np.array([c.split not in ("test", "val") for c in clips])
         self._test = np.array([c.split == held for c in clips])  # beside test clips, validation clips are left alone
         if isinstance(partitioner, NaturalIdPartitioner):
-            _check_known(clips, config, "owner", "set data.owner, or data.partition={name='iid', num_partitions=4}")
+            _check_known(clips, config, "owner", NO_OWNERS)
         parts = partitioner.split(self.labels, np.array([c.owner for c in clips]), seed)
         self._parts = {client: (rows[self._train[rows]], rows[self._test[rows]]) for client, rows in parts.items()}
         check_training(self._parts, config, "or mark clips as `train` in index.csv")
@@ -99,7 +104,7 @@ def open_clips(config: DataConfig, size: tuple[int, int], setting: str = "task.s
                 "the data folder does not exist",
                 where=config.source,
                 expected="'playground', a folder of videos, or a folder of shards",
-                hint="set data.source",
+                hint="give --data FOLDER, or set data.source",
             )
         if (root / shards.INDEX).exists():
             return _of_size(shards.Shards.open(root), size, setting)
