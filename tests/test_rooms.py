@@ -47,8 +47,6 @@ SHARED = ("fedreel.tasks.vision", "fedreel.tasks.use", "fedreel.tasks.classifica
 # What does not hold yet: source and target (with all below them) -> why. An entry that excuses nothing fails, so the
 # list can only shrink.
 STILL = {
-    ("fedreel.data.check", "fedreel.tasks.skeleton"): "the check of motions moves to its task",
-    ("fedreel.media.video", "fedreel.media.video_cv2"): "OpenCV as a second decoder goes",
     ("fedreel.tasks.moments", "fedreel.tasks.skeleton"): "how a damaged npz fails, and the page's percent, get shared",
     ("fedreel.tasks.moments", "fedreel.tasks.summary"): "steps, thumbnails and the two-way LSTM get shared",
     ("fedreel.tasks.pretrain.page", "fedreel.tasks.summary.page"): "the pages' common parts get shared",

@@ -95,21 +95,9 @@ class ClipPopulation(HeldClips):
 def open_clips(config: DataConfig, size: tuple[int, int], setting: str = "task.size") -> shards.Shards:
     """Shards of the recipe's source: the playground's actions, a folder of videos, or a folder of shards. `setting` is
     what the size comes from."""
-    if config.source == "playground":
-        root = playground.cached(config.seed, config.size, ("actions",)) / "actions"
-    else:
-        root = Path(config.source).expanduser()
-        if not root.is_dir():
-            raise DataError(
-                "the data folder does not exist",
-                where=config.source,
-                expected="'playground', a folder of videos, or a folder of shards",
-                hint="give --data FOLDER, or set data.source",
-            )
-        if (root / shards.INDEX).exists():
-            return _of_size(shards.Shards.open(root), size, setting)
-        if (root / "actions" / "index.csv").exists():  # a playground's root
-            root = root / "actions"
+    root = playground.place_of(config, "actions", "a folder of videos, or a folder of shards")
+    if (root / shards.INDEX).exists():
+        return _of_size(shards.Shards.open(root), size, setting)
     return shards.build(clip_index.find(root), root, cache_folder() / "shards" / _fingerprint(root, size), size=size)
 
 
