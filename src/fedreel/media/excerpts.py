@@ -13,10 +13,11 @@ import av
 import numpy as np
 from av.video.reformatter import VideoReformatter
 
-from fedreel.media.excerpt_frames import excerpt_frames
 from fedreel.media.frames import Film, Span, Timeline, some
 from fedreel.media.packets import opened, reason, unreadable
 from fedreel.media.video import rgb
+
+EXCERPTS = 10  # of a video
 
 Which = Callable[[int], np.ndarray]  # the number of frames -> the numbers of those that are wanted
 Picture = Callable[[Any, Fraction], np.ndarray]  # a decoded frame and its pixels' width by height -> RGB
@@ -42,6 +43,12 @@ def excerpts(path: Path, frames: int, size: int) -> Excerpts:
     places = excerpt_frames(line.n_frames, frames)
     clips = np.stack([pictures[number] for number in places.flat]).reshape(*places.shape, size, size, 3)
     return Excerpts(clips, line.seconds(line.n_frames), line.fault)
+
+
+def excerpt_frames(n_frames: int, frames: int) -> np.ndarray:
+    """Numbers (EXCERPTS, frames): centres evenly from frames / 2 to n_frames - frames / 2. A short video loops."""
+    starts = np.linspace(0, n_frames - frames, EXCERPTS).round().astype(np.int64)
+    return (starts[:, None] + np.arange(frames)) % n_frames
 
 
 def chosen(path: Path, which: Which, picture: Picture) -> tuple[dict[int, np.ndarray], Timeline]:
