@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreel.errors import DataError, RecipeError, nearest
+from fedreel.models.recurrent import TwoWayLSTM
 from fedreel.tasks.moments.grounding_heads import HEADS, Located, candidates, decode, loss, temporal_distribution
-from fedreel.tasks.summary.summarizers import TwoWayLSTM
 
 __all__ = [
     "Grounder",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.errors import RecipeError, nearest
+from fedreel.models.recurrent import TwoWayLSTM
 
 __all__ = [
     "SUMMARIZERS",
@@ -125,21 +126,6 @@ SUMMARIZERS: dict[str, Callable[..., Summarizer]] = {
 }
 
 
-class TwoWayLSTM(nn.Module):
-    """[forward state; backward state; input] of every step. The directions are two modules, because the backward one
-    must start at a video's last real step, not in its padding."""
-
-    def __init__(self, width_in: int, hidden: int) -> None:
-        super().__init__()
-        self.forwards = nn.LSTM(width_in, hidden, batch_first=True)
-        self.backwards = nn.LSTM(width_in, hidden, batch_first=True)
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        before = self.forwards(x)[0]
-        after = _reverse(self.backwards(_reverse(x, mask))[0], mask)
-        return torch.cat([before, after, x], dim=-1)
-
-
 class AttentionLayer(nn.Module):
     """Self-attention, dropout on its weights, a residual and a layer norm. 0.06 is VASNet's scale in place of
     1 / sqrt d."""
@@ -229,15 +215,6 @@ def _logits(q: Tensor, k: Tensor) -> Tensor:
 def _hide(logits: Tensor, mask: Tensor | None) -> Tensor:
     """Without padded columns. The least number, not -inf: a column of -inf has no gradient but nan."""
     return logits if mask is None else logits.masked_fill(~mask.unsqueeze(-2), torch.finfo(logits.dtype).min)
-
-
-def _reverse(x: Tensor, mask: Tensor | None) -> Tensor:
-    """The real steps in reverse order, padding where it was; its own inverse."""
-    if mask is None:
-        return x.flip(-2)
-    steps = torch.arange(x.shape[-2], device=x.device)
-    order = torch.where(mask, mask.sum(-1, keepdim=True) - 1 - steps, steps)
-    return x.gather(-2, order.unsqueeze(-1).expand_as(x))
 
 
 def _sinusoids(x: Tensor) -> Tensor:
