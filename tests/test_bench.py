@@ -39,5 +39,11 @@ def test_contenders_agree(command: tuple[str, ...], wrong: str) -> None:
     assert last_line(*command)[wrong] == []
 
 
+def test_both_checks_find_the_clips_that_are_cut_short() -> None:
+    found = last_line("check.py", "--clips", "8", "--seconds", "0.4")
+    for mode in ("quick", "thorough"):
+        assert (found[mode]["problems"], found[mode]["missed"], found[mode]["wrong"]) == (1, 0, 0)
+
+
 def test_those_for_gpus_find_what_they_import() -> None:
     assert last_line("-c", "import step_kernels; print('{}')") == {}  # it imports the others

@@ -22,6 +22,7 @@ def run(
     recipe: Recipe | str | Path,
     out: str | Path,
     *,
+    data: str | Path | None = None,
     set: Mapping[str, Any] | None = None,
     seed: int | None = None,
     engine: str | None = None,
@@ -31,7 +32,7 @@ def run(
     task: Task | None = None,
     method: Method | None = None,
 ) -> Result:
-    """Run a recipe (its name, a file, or an object) into the folder `out`.
+    """Run a recipe (its name, a file, or an object) into the folder `out`, on the `data` of a folder of your own.
 
     `set` changes settings: ``run("recognition", "out", set={"method.name": "fedprox", "method.mu": 0.01})``.
     """
@@ -40,6 +41,8 @@ def run(
             raise TypeError("`set` goes with a recipe's name or file; change a Recipe object with dataclasses.replace")
     else:
         recipe = load_recipe(recipe, set or {})
+    if data is not None:
+        recipe = replace(recipe, data=replace(recipe.data, source=str(data)))
     if seed is not None:
         recipe = replace(recipe, seed=seed)
     if device is not None:

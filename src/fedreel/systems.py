@@ -22,6 +22,7 @@ class Verb:
 
     name: str
     function: str  # MODULE:FUNCTION with the options of tasks/use/options.py; its module imports no torch
+    example: str = "FILE"  # what to give it beside --model, for the hint at the end of a run
     answers: str = ""  # where several tasks share a verb: MODULE:FUNCTION that answers for this one
 
 

@@ -159,7 +159,26 @@ def test_a_good_folder_is_ok_and_described(tmp_path: Path) -> None:
     assert text.endswith("ok")
 
 
-def test_every_planted_fault_is_found(tmp_path: Path) -> None:
+def test_it_says_how_it_looked(tmp_path: Path) -> None:
+    good(tmp_path)
+    quick, thorough = check(tmp_path), check(tmp_path, thorough=True)
+    assert quick.seconds == thorough.seconds
+    quick_text, thorough_text = ("\n".join(report.lines()) for report in (quick, thorough))
+    assert "mode:      quick" in quick_text
+    assert "--thorough decodes them all" in quick_text
+    assert "mode:      thorough: every frame decoded" in thorough_text
+    assert "SHA-256" in quick_text
+
+
+def test_it_tells_how_far_it_is(tmp_path: Path) -> None:
+    good(tmp_path)
+    told: list[tuple[int, int]] = []
+    check(tmp_path, tell=lambda done, total: told.append((done, total)))
+    assert told == [(n, 8) for n in range(1, 9)]
+
+
+@pytest.mark.parametrize("thorough", [False, True])
+def test_every_planted_fault_is_found(thorough: bool, tmp_path: Path) -> None:
     film(tmp_path / "a.mp4", 1)
     shutil.copy(tmp_path / "a.mp4", tmp_path / "leak.mp4")
     shutil.copy(tmp_path / "a.mp4", tmp_path / "contradiction.mp4")
@@ -186,12 +205,12 @@ def test_every_planted_fault_is_found(tmp_path: Path) -> None:
         ("untrained.mp4", "fly", "ann", "test"),
     ]
     write_index(tmp_path, rows)
-    report = check(tmp_path)
+    report = check(tmp_path, thorough)
     reasons = {problem.where: problem.reason for problem in report.problems}
     parts = {
         "leak.mp4": "same bytes as a.mp4, of the split train",
         "contradiction.mp4": "same bytes as a.mp4, labelled 'run'",
-        "cut.mp4": "only the first",
+        "cut.mp4": "only the first" if thorough else "breaks off after packet",
         "gone.mp4": "no such video file",
         "junk.mp4": "cannot be read",
         "nolabel.mp4": "label is missing",
@@ -269,3 +288,11 @@ def test_skeleton_sets_are_looked_over(tmp_path: Path) -> None:
     assert "3: left 12, odd 1, right 8" in text
     assert "odd.npz#m1: left out" in text
     assert report.ok
+
+
+def test_a_broken_set_of_skeletons_is_a_problem_beside_whole_ones(tmp_path: Path) -> None:
+    make_sets(tmp_path)
+    (tmp_path / "junk.npz").write_bytes(b"junk")
+    report = check(tmp_path)
+    assert [problem.where for problem in report.problems] == ["junk.npz"]
+    assert len(report.clips) == 20

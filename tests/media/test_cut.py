@@ -85,10 +85,11 @@ def test_a_jump_that_ends_too_late_is_done_again_from_the_beginning(
 
     @contextmanager
     def wrong(path: Path) -> Iterator[Any]:
-        with right(path) as (container, stream):
-            late = int(line.ticks[20])
+        with right(path) as pictures:
+            late, container = int(line.ticks[20]), pictures.container
             seek = lambda at, **how: container.seek(at + late, **how)  # noqa: E731
-            yield SimpleNamespace(seek=seek, demux=container.demux), stream
+            pictures.container = SimpleNamespace(seek=seek, demux=container.demux)
+            yield pictures
 
     monkeypatch.setattr(frames, "opened", wrong)
     assert [n for n, _ in some(source, line, [(12, 13), (18, 18)])] == [12, 13, 18]

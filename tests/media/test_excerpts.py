@@ -11,8 +11,7 @@ from fedreel.data.clip_index import find
 from fedreel.data.shards import build
 from fedreel.errors import DataError
 from fedreel.media import frames as frames_module
-from fedreel.media.excerpt_frames import EXCERPTS, excerpt_frames
-from fedreel.media.excerpts import excerpts
+from fedreel.media.excerpts import EXCERPTS, excerpt_frames, excerpts
 from fedreel.media.frames import Timeline
 from fedreel.media.video import read, write
 from support.films import film, numbered, read_number

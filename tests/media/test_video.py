@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -140,38 +138,3 @@ def test_a_clip_stored_turned_is_read_upright(clip: Path) -> None:
     assert turned.shape == (24, 80, 48, 3)
     assert np.array_equal(turned, np.rot90(upright, -1, axes=(1, 2)))
     assert video.read(clip, size=(40, 24))[0].shape == (24, 40, 24, 3)
-
-
-def test_without_pyav_opencv_reads(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in with OpenCV's interface: frames come as BGR and leave as RGB; a short file is noticed."""
-    stored = moving_bar()[:10, :, :, ::-1]
-
-    class Capture:
-        def __init__(self, path: str) -> None:
-            self.frames = list(stored)
-
-        def isOpened(self) -> bool:
-            return True
-
-        def get(self, what: str) -> float:
-            return {"fps": 7.0, "count": 12.0}[what]
-
-        def read(self) -> tuple[bool, np.ndarray | None]:
-            return (True, self.frames.pop(0)) if self.frames else (False, None)
-
-        def release(self) -> None:
-            pass
-
-    fake = SimpleNamespace(VideoCapture=Capture, CAP_PROP_FPS="fps", CAP_PROP_FRAME_COUNT="count")
-    monkeypatch.setitem(sys.modules, "cv2", fake)  # type: ignore[arg-type]
-    monkeypatch.setattr(video, "find_spec", lambda name: name == "cv2")
-    result = video.read_lenient(clip)
-    assert np.array_equal(result.frames, moving_bar()[:10])
-    assert result.fps == 7
-    assert "promises 12 frames, the file holds 10" in result.fault
-
-
-def test_without_any_decoder_the_error_says_what_to_install(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "find_spec", lambda name: None)
-    with pytest.raises(DataError, match="pip install av"):
-        video.read(clip)

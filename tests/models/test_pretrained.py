@@ -152,7 +152,7 @@ def test_a_program_in_a_file_is_refused_and_does_not_run(write: Callable[[Any, P
     file, proof = tmp_path / "weights.pth", tmp_path / "proof"
     write({**export_torchvision(ResNet(ResNet18Config(width=2))), "fc.bias": MakesFolder(proof)}, file)
     assert str(proof).encode() in file.read_bytes()
-    with pytest.raises(DataError, match=r"a call of '\w+ mkdir'"):
+    with pytest.raises(DataError, match=r"a call of '\w+\.mkdir'"):
         load_pretrained(ResNet(ResNet18Config(width=2)), str(file))
     assert not proof.exists()
 
@@ -254,7 +254,7 @@ def test_a_compressed_file_is_not_unpacked(tmp_path: Path) -> None:
 def test_instructions_that_torch_does_not_write_are_refused(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(1)}, tmp_path / "a.pth")
     for program, found in (
-        (b"cos\nsystem\n(X\x02\x00\x00\x00lstR.", "a call of 'os system'"),
+        (b"cos\nsystem\n(X\x02\x00\x00\x00lstR.", "a call of 'os.system'"),
         (b"(Vls\nios\nsystem\n.", "the instruction UNICODE"),
         (b"(ios\nsystem\n.", "the instruction INST"),
         (b"\x80\x04\x8c\x02os\x8c\x06system\x93.", "the instruction SHORT_BINUNICODE"),

@@ -323,7 +323,7 @@ def test_check_names_what_the_policy_refuses(north: SiteFolder) -> None:
 def test_check_says_what_does_not_fit(north: SiteFolder, data: Path, tmp_path: Path) -> None:
     other = cli("site", "check", "recognition", "--site", north.path)
     assert other.code == 1
-    assert "another number of classes" in other.out
+    assert "the recipe names no classes" in other.out
     bare = site.init(tmp_path / "bare", "bare", {"faces": str(data)}, "", "")
     assert "no data for the role 'videos'" in look(bare).out
     assert "2 clients here" in look(bare, "fedavg", "faces").out

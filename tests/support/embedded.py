@@ -51,7 +51,8 @@ def make_films(folder: Path, count: int = 5) -> Path:
 def other_task(trained: Path, out: Path, name: str) -> Path:
     """A copy of a run with a fresh model of another task in it."""
     shutil.copytree(trained, out)
-    table = {"task": {"name": name}, "method": {"name": "fedavg"}}
+    classes = {"classes": 2} if name in ("skeleton", "image", "recognition") else {}
+    table = {"task": {"name": name, **classes}, "method": {"name": "fedavg"}}
     state = make_task(make_recipe(table)).model().state_dict()
     save_file(dict(state), out / "model" / "global.safetensors")
     card = json.loads((out / "model" / "card.json").read_text())

@@ -52,9 +52,13 @@ def film(
     options: dict[str, str] | None = None,
     sound: np.ndarray | None = None,
     sound_codec: str = "aac",
+    movflags: str = "",
+    title: str = "",
 ) -> Path:
     """Write pictures, shown at `ticks` milliseconds if given, and mono sound (samples,)."""
-    with av.open(str(path), "w") as file:
+    with av.open(str(path), "w", container_options={"movflags": movflags} if movflags else {}) as file:
+        if title:
+            file.metadata["title"] = title
         stream: Any = file.add_stream(codec, rate=fps)
         stream.height, stream.width = pictures[0].shape[:2]
         stream.pix_fmt, stream.options = pixels, options or {}

@@ -16,7 +16,6 @@ from fedreel.cli import main
 from fedreel.media.video import write
 
 SETTINGS = {
-    "task.classes": 2,
     "task.backbone.width": 2,
     "task.size": 16,
     "task.frames": 4,

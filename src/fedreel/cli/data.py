@@ -34,11 +34,16 @@ def data_make(
 
 
 @data_app.command("check")
-def data_check(folder: Annotated[Path, typer.Argument(help="A folder of videos, shards or a playground.")]) -> None:
+def data_check(
+    folder: Annotated[Path, typer.Argument(help="A folder of videos, shards, skeletons or a playground.")],
+    thorough: Annotated[bool, typer.Option("--thorough", help="Decode every frame; takes much longer.")] = False,
+) -> None:
     """Look at a data folder: what is there, what is broken, what would surprise a training run."""
+    from fedreel.cli.bar import bar
     from fedreel.data.check import check
 
-    result = check(folder)
+    with bar("looking") as tell:
+        result = check(folder, thorough, tell)
     typer.echo("\n".join(result.lines()))
     if not result.ok:
         raise typer.Exit(1)
@@ -53,13 +58,15 @@ def data_shard(
     layout: Annotated[str, typer.Option(help="What the folders mean.")] = "auto",
 ) -> None:
     """Decode videos once into uint8 shards that are mapped into memory. Broken files are skipped and listed."""
+    from fedreel.cli.bar import bar
     from fedreel.data import archive, clip_index, shards
 
     out = out.resolve()
     if source.is_file():
         source = archive.extract(source, out.with_name(out.name + "-videos"))
-    typer.echo(f"decoding {source} ...", err=True)
-    done = shards.build(clip_index.find(source, layout), source, out, size=(size, size), frames=frames)
+    clips = clip_index.find(source, layout)
+    with bar(f"decoding {source}") as tell:
+        done = shards.build(clips, source, out, size=(size, size), frames=frames, progress=tell)
     for broken in done.broken:
         typer.echo(f"skipped {broken.path}: {broken.reason}", err=True)
     typer.echo(f"{len(done)} clips in {out}, {len(done.broken)} skipped")

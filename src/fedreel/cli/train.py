@@ -24,7 +24,8 @@ def add_commands(app: typer.Typer) -> None:
 
 def run(
     recipe: RecipeName,
-    out: Annotated[Path | None, typer.Option("--out", help="Run directory [runs/RECIPE-METHOD-SEED].")] = None,
+    data: Annotated[str | None, typer.Option("--data", help="A folder of your own data [the recipe's].")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Run directory [runs/RECIPE-DATA-METHOD-SEED].")] = None,
     set: Settings = None,
     engine: Annotated[str | None, typer.Option(help="Where client work runs.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
@@ -33,16 +34,13 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Train a model federatedly and write a run directory with metrics, model and report."""
-    from fedreel.config import load_recipe
+    from fedreel.config import load_recipe, read_setting
 
-    overrides = list(set or [])
-    overrides += [
-        f"{key}={value}"
-        for key, value in (("engine.name", engine), ("device", device), ("seed", seed))
-        if value is not None
-    ]
-    resolved = load_recipe(recipe, overrides)
-    folder = out or Path("runs") / f"{Path(recipe).stem}-{resolved.method['name']}-{resolved.seed}"
+    options = {"data.source": data, "engine.name": engine, "device": device, "seed": seed}
+    given = {key: value for key, value in options.items() if value is not None}
+    resolved = load_recipe(recipe, {**dict(map(read_setting, set or [])), **given})
+    words = (Path(recipe).stem, *([Path(data).resolve().stem] if data else []), resolved.method["name"])
+    folder = out or Path("runs") / f"{'-'.join(words)}-{resolved.seed}"
     run_recipe(resolved, folder, resume, quiet)
 
 
@@ -114,6 +112,7 @@ def reproduce(
 def run_recipe(recipe: Recipe, folder: Path, resume: bool, quiet: bool) -> None:
     """Run it; an interruption says how to go on."""
     from fedreel import api
+    from fedreel.cli.outcome import outcome
 
     try:
         result = api.run(recipe, folder, resume=resume, quiet=quiet)
@@ -123,15 +122,4 @@ def run_recipe(recipe: Recipe, folder: Path, resume: bool, quiet: bool) -> None:
         said = f"The last checkpoint stands; go on with: {again}" if begun else "Nothing has been run yet."
         typer.echo(f"\nInterrupted. {said}", err=True)
         raise typer.Exit(130) from None
-    _print_result(result.path, result.summary)
-
-
-def _print_result(path: Path, summary: dict) -> None:
-    shown = {k: v for k, v in summary["metrics"].items() if not k.endswith("_clients")}
-    metrics = ", ".join(f"{k} {v:.4f}" for k, v in shown.items()) or "nothing to test on"
-    refused = sum(summary["refused"].values())
-    typer.echo(
-        f"{summary['method']} on {summary['task']}: {summary['rounds']} rounds in {summary['wall_seconds']:.1f} s,"
-        f" {metrics}{f', {refused} answers refused' if refused else ''}"
-    )
-    typer.echo(f"report: {(path / 'report.html').resolve()}")
+    typer.echo("\n".join(outcome(result.path, result.summary, recipe.task)))

@@ -136,6 +136,11 @@ class Task(ABC):
     def population(self, data: Any, seed: int) -> Population:
         """The clients and their data, from the recipe's [data] section."""
 
+    def for_data(self, data: Any, here: bool) -> Task:
+        """This task with what its settings leave to the data filled in, such as the number of classes. Where the data
+        lie at real sites (not `here`), there is only the [data] section to go by."""
+        return self
+
     @abstractmethod
     def forward(self, model: nn.Module, batch: Batch) -> Outputs:
         """One forward pass."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +15,19 @@ from fedreel.data.clip_index import INDEX as LIST_INDEX
 from fedreel.data.clip_index import Clip, find, videos
 from fedreel.data.shards import INDEX as SHARDS_INDEX
 from fedreel.data.shards import Shards
-from fedreel.errors import DataError
-from fedreel.machine.processes import in_processes
-from fedreel.media.video import Reader
-from fedreel.tasks.skeleton.motions import find_sets, is_skeletons, read_set
-from fedreel.tasks.skeleton.recordings import set_name
+from fedreel.data.video_look import Job, Look, look
+from fedreel.errors import DataError, RunError
+from fedreel.machine.processes import Pool, cores, in_processes
 
 INDICES = (LIST_INDEX, SHARDS_INDEX)
-BATCH = 16  # videos a process looks at between two reports
+LOOKERS = ("fedreel.tasks.skeleton.look",)  # modules whose `look_over(folder)` knows data that are no videos
 SHOWN = 50  # lines printed for each kind of finding
+QUICK = "quick: every packet, and a few frames of each video"
+BLIND = "not seen: damage inside the other frames; --thorough decodes them all"
+THOROUGH = "thorough: every frame decoded"
+COPIES = "equal files: same length and same SHA-256"
+
+Tell = Callable[[int, int], None]  # how many are done, of how many
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Report:
     seconds: list[float] = field(default_factory=list)
     problems: list[Finding] = field(default_factory=list)
     remarks: list[Finding] = field(default_factory=list)
+    how: list[str] = field(default_factory=list)  # it was looked at, and what cannot be seen so
 
     @property
     def ok(self) -> bool:
@@ -71,6 +77,7 @@ class Report:
             spread = f"{low:.2f} to {high:.2f}, median {middle:.2f}, sum {sum(self.seconds):.0f}"
             text.append(f"  {'fps:':<10} {_listed(self.fps.most_common())}")
             text.append(f"  {'seconds:':<10} {spread}")
+        text += [f"  {'' if n else 'mode:':<10} {line}" for n, line in enumerate(self.how)]
         for name, findings in (("problems", self.problems), ("remarks", self.remarks)):
             if findings:
                 text.append(f"  {name}: {len(findings)}")
@@ -81,49 +88,80 @@ class Report:
         return text
 
 
-def check(folder: Path) -> Report:
-    """Decode every clip of a folder of videos, validate a folder of shards, or read sets of skeletons, and report.
+def check(folder: Path, thorough: bool = False, tell: Tell | None = None) -> Report:
+    """Look at every clip of a folder of videos, validate a folder of shards, or read sets of skeletons, and report.
 
-    A folder of several such folders (a playground) is looked over set by set. Raises DataError only where
-    there is nothing to report on: no folder, no videos, an unreadable index.csv.
+    Of a video all packets are looked at and a few frames decoded; a `thorough` check decodes them all. A folder
+    of several such folders (a playground) is looked over set by set. Raises DataError only where there is
+    nothing to report on: no folder, no videos, an unreadable index.csv.
     """
-    if is_skeletons(folder):
-        return _check_skeletons(folder)
+    for name in LOOKERS:
+        report = import_module(name).look_over(folder)
+        if report is not None:
+            return report
     sets = _sets(folder)
     if sets:
-        return _merged(folder, {name: check(folder / name) for name in sets})
-    report = _check_shards(folder) if (folder / SHARDS_INDEX).is_file() else _check_videos(folder)
+        return _merged(folder, {name: check(folder / name, thorough, tell) for name in sets})
+    report = _check_shards(folder) if (folder / SHARDS_INDEX).is_file() else _check_videos(folder, thorough, tell)
     _check_labels(report)
     return report
 
 
-@dataclass(frozen=True)
-class _Look:
-    """What one video turned out to be. Without frames there is a fault."""
-
-    size: str = ""
-    fps: float = 0.0
-    frames: int = 0
-    fault: str = ""
-    digest: str = ""
-
-
-def _check_videos(folder: Path) -> Report:
+def _check_videos(folder: Path, thorough: bool, tell: Tell | None) -> Report:
     clips = find(folder)
-    batches = [[folder / clip.path for clip in clips[i : i + BATCH]] for i in range(0, len(clips), BATCH)]
-    looks = dict(in_processes(_look_at, batches))
-    report = Report(folder, "videos", clips)
+    report = Report(folder, "videos", clips, how=[THOROUGH] if thorough else [QUICK, BLIND])
+    report.how.append(COPIES)
+    lengths = [_length(folder / clip.path) for clip in clips]
+    common = Counter(lengths)
+    jobs = [Job(folder / clip.path, thorough, common[n] > 1) for clip, n in zip(clips, lengths)]
     same: dict[str, list[Clip]] = defaultdict(list)
-    for clip, look in zip(clips, (look for number in sorted(looks) for look in looks[number])):
-        if look.digest:
-            same[look.digest].append(clip)
-        if look.fault:
-            report.problems.append(Finding(clip.path, look.fault))
-        if look.frames:
-            _measure(report, look.size, look.fps, look.frames)
+    for clip, seen in zip(clips, look_at_all(jobs, tell or (lambda done, total: None))):
+        if seen.digest:
+            same[seen.digest].append(clip)
+        if seen.fault:
+            report.problems.append(Finding(clip.path, seen.fault))
+        if seen.damage:
+            report.remarks.append(Finding(clip.path, seen.damage))
+        if seen.frames:
+            _measure(report, seen.size, seen.fps, seen.frames)
     for group in same.values():
         _check_copies(report, group)
     return report
+
+
+def look_at_all(jobs: Sequence[Job], tell: Tell, look: Callable[[Job], Look] = look) -> list[Look]:
+    """Looks at all files, on all cores. A decoder that crashes takes its process along; then those that are left are
+    looked at one by one, to know which of them it was."""
+    looks: dict[int, Look] = {}
+    try:
+        for number, seen in in_processes(look, jobs, max(cores(), 2)):
+            looks[number] = seen
+            tell(len(looks), len(jobs))
+    except RunError:
+        for number, seen in _one_by_one(look, {n: job for n, job in enumerate(jobs) if n not in looks}):
+            looks[number] = seen
+            tell(len(looks), len(jobs))
+    return [looks[number] for number in range(len(jobs))]
+
+
+def _one_by_one(look: Callable[[Job], Look], jobs: Mapping[int, Job]) -> Iterator[tuple[int, Look]]:
+    pool = Pool(1)
+    try:
+        for number, job in jobs.items():
+            try:
+                yield number, pool.submit(look, job).result()
+            except BrokenProcessPool:
+                yield number, Look(fault="the decoder crashes on it")
+                pool = Pool(1)
+    finally:
+        pool.stop()
+
+
+def _length(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
 
 
 def _sets(folder: Path) -> list[str]:
@@ -142,30 +180,10 @@ def _merged(folder: Path, reports: dict[str, Report]) -> Report:
         total.sizes += report.sizes
         total.fps += report.fps
         total.seconds += report.seconds
+        total.how += [line for line in report.how if line not in total.how]
         total.problems += [Finding(f"{name}/{finding.where}", finding.reason) for finding in report.problems]
         total.remarks += [Finding(f"{name}/{finding.where}", finding.reason) for finding in report.remarks]
     return total
-
-
-def _look_at(paths: list[Path]) -> list[_Look]:
-    return [_look(path) for path in paths]
-
-
-def _look(path: Path) -> _Look:
-    reader, size, frames = Reader(path), "", 0
-    try:
-        for rgb in reader:
-            size, frames = f"{rgb.shape[1]}x{rgb.shape[0]}", frames + 1
-    except DataError as error:
-        return _Look(fault=": ".join(filter(None, (error.problem, error.found))))
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(2**20):
-            digest.update(block)
-    fault = reader.fault or ("" if frames else "the video holds no frames")
-    if frames and fault:
-        fault = f"only the first {frames} frames can be read: {fault}"
-    return _Look(size, reader.fps, frames, fault, digest.hexdigest())
 
 
 def _check_shards(folder: Path) -> Report:
@@ -174,23 +192,11 @@ def _check_shards(folder: Path) -> Report:
     except DataError as error:
         found = f"{error.problem}: expected {error.expected or 'a whole index'}, found {error.found}"
         return Report(folder, "shards", [], problems=[Finding(error.where, found)])
-    report = Report(folder, "shards", list(shards.clips))
+    report = Report(folder, "shards", list(shards.clips), how=["index and file sizes compared"])
     report.problems += [Finding(entry.path, f"left out: {entry.reason}") for entry in shards.broken]
     report.problems += [Finding(entry.path, f"cut short: {entry.reason}") for entry in shards.cut]
     for clip in shards.clips:
         _measure(report, f"{shards.width}x{shards.height}", clip.fps, clip.frames)
-    return report
-
-
-def _check_skeletons(folder: Path) -> Report:
-    report = Report(folder, "skeletons", [])
-    for path in find_sets(folder):
-        found = read_set(path)
-        owner = set_name(path)
-        report.clips += [Clip(m.name, found.classes[m.label], owner, m.split) for m in found.motions]
-        report.sizes[f"{len(found.joints)} joints"] += len(found.motions)
-        places = [f"{one.where}, line {one.line}" if one.line else one.where for one in found.dropped]
-        report.remarks += [Finding(place, f"left out: {one.reason}") for place, one in zip(places, found.dropped)]
     return report
 
 

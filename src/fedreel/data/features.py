@@ -18,7 +18,8 @@ from fedreel.data.feature_card import Features, card_of
 from fedreel.data.shards import spaced
 from fedreel.errors import DataError, FedreelError, RecipeError, nearest
 from fedreel.machine.cache import cache_folder
-from fedreel.media.video import Reader, unreadable
+from fedreel.media.packets import unreadable
+from fedreel.media.video import Reader
 
 STEPS_AT_ONCE = 32  # windows given to the features in one call
 Ends = Callable[[float], Iterator[int]]  # the video's frames per second -> where steps end (the frame not included)

@@ -17,7 +17,7 @@ from fedreel.data.clip_index import Clip
 from fedreel.errors import DataError
 from fedreel.machine.files import locked
 from fedreel.machine.processes import in_processes
-from fedreel.media.video import Reader, backend
+from fedreel.media.video import Reader
 
 VERSION = 1
 INDEX, PLAN = "index.json", "building.json"
@@ -157,9 +157,8 @@ def build(
     """Decode `clips` (paths below `root`) at `size` (h, w): every frame, or `frames` evenly spaced ones.
 
     Files that cannot be read are left out and listed in `broken`; clips shorter than `frames` keep what they
-    have. A build that was interrupted goes on where it stopped, with the decoder it began with (the pixels of
-    another would differ slightly); a finished one is reused while the videos and the parameters are the same,
-    whatever decoded it. `progress` is called with the clips done and the clips in all.
+    have. A build that was interrupted goes on where it stopped; a finished one is reused while the videos and
+    the parameters are the same. `progress` is called with the clips done and the clips in all.
     """
     if not clips:
         raise DataError("no clips to build shards from", where=str(root))
@@ -167,13 +166,12 @@ def build(
         raise DataError("shards need at least one pixel and one frame", found=f"size {size}, frames {frames}")
     plan = _plan(clips, root, size, frames)
     if not (out / INDEX).is_file():
-        decoder = backend()  # before anything is written: there may be none
         out.mkdir(parents=True, exist_ok=True)
         groups = [tuple(clips[i : i + CLIPS_PER_PART]) for i in range(0, len(clips), CLIPS_PER_PART)]
         parts = [_Part(number, group, root, out, size, frames) for number, group in enumerate(groups)]
         with locked(out):
             if not (out / INDEX).is_file():  # else another process was building them, and is done
-                _decode(parts, {**plan, "decoder": decoder}, workers, progress or (lambda done, total: None))
+                _decode(parts, plan, workers, progress or (lambda done, total: None))
     _same(plan, _load(out / INDEX), out)
     return Shards.open(out)
 
@@ -203,7 +201,7 @@ class _Part:
 def _decode(parts: list[_Part], plan: dict[str, Any], workers: int | None, progress: Progress) -> None:
     out, root = parts[0].out, parts[0].root
     if (out / PLAN).is_file():
-        _same(plan, {"decoder": "av", **_load(out / PLAN)}, out)  # plans without one are PyAV's
+        _same(plan, _load(out / PLAN), out)
     _save(out / PLAN, plan)
     todo = [part for part in parts if not part.done.is_file()]
     total = sum(len(part.clips) for part in parts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import pickletools
 import struct
 import zipfile
 import zlib
@@ -17,34 +16,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedreel.data.restricted_pickle import Call, Named, Refused, evaluate
 from fedreel.errors import DataError
 
 LITE0 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"  # sha256 of EfficientNet-Lite0's weights
+MOST_AXES = 64  # of a tensor
 _OLDER = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how files of before 2020 begin
 _DTYPES = {
-    "torch FloatStorage": torch.float32,
-    "torch DoubleStorage": torch.float64,
-    "torch HalfStorage": torch.float16,
-    "torch BFloat16Storage": torch.bfloat16,
-    "torch LongStorage": torch.int64,
-    "torch IntStorage": torch.int32,
-    "torch ShortStorage": torch.int16,
-    "torch CharStorage": torch.int8,
-    "torch ByteStorage": torch.uint8,
-    "torch BoolStorage": torch.bool,
+    "torch.FloatStorage": torch.float32,
+    "torch.DoubleStorage": torch.float64,
+    "torch.HalfStorage": torch.float16,
+    "torch.BFloat16Storage": torch.bfloat16,
+    "torch.LongStorage": torch.int64,
+    "torch.IntStorage": torch.int32,
+    "torch.ShortStorage": torch.int16,
+    "torch.CharStorage": torch.int8,
+    "torch.ByteStorage": torch.uint8,
+    "torch.BoolStorage": torch.bool,
 }
-# Instructions that push their argument, that push something new, and that take so many from the stack (0: all since
-# the last mark).
-_GIVEN = {"BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"}
-_MADE: dict[str, Callable[[], Any]] = {
-    "EMPTY_DICT": dict,
-    "EMPTY_LIST": list,
-    "EMPTY_TUPLE": tuple,
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-}
-_TAKEN = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "TUPLE": 0, "APPEND": 1, "APPENDS": 0, "SETITEM": 2, "SETITEMS": 0}
 # What damaged or hostile files lead to; anything else is a fault of ours and should be seen.
 _DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError),
@@ -74,13 +63,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             found=str(error)[:200] or type(error).__name__,
             hint="write a .safetensors file instead: safetensors.torch.save_file(model.state_dict(), path)",
         ) from None
-
-
-@dataclass(frozen=True)
-class _Global:
-    """A Python object that the program names, as `module name`."""
-
-    name: str
 
 
 @dataclass(frozen=True)
@@ -143,72 +125,29 @@ def _read_older(content: bytes) -> dict[str, Tensor]:
 
 
 def _evaluate(file: BytesIO) -> Any:
-    """What a program of the few instructions that torch.save writes leaves on its stack."""
-    stack: list[Any] = []
-    marks: list[int] = []
-    memo: dict[Any, Any] = {}
-    for op, arg, _ in pickletools.genops(file):
-        if op.name == "STOP":
-            return stack.pop()
-        if op.name in _GIVEN:
-            stack.append(arg)
-        elif op.name in _MADE:
-            stack.append(_MADE[op.name]())
-        elif op.name == "MARK":
-            marks.append(len(stack))
-        elif op.name in ("BINPUT", "LONG_BINPUT"):
-            memo[arg] = stack[-1]
-        elif op.name in ("BINGET", "LONG_BINGET"):
-            stack.append(memo[arg])
-        elif op.name in _TAKEN:
-            at = len(stack) - _TAKEN[op.name] if _TAKEN[op.name] else marks.pop()
-            items = stack[at:]
-            del stack[at:]
-            if op.name.startswith("TUPLE"):
-                stack.append(tuple(items))
-            else:
-                _put(stack[-1], items)
-        elif op.name == "GLOBAL":
-            stack.append(_Global(str(arg)))
-        elif op.name == "BINPERSID":
-            stack.append(_storage(stack.pop()))
-        elif op.name == "REDUCE":
-            arguments = stack.pop()
-            stack.append(_call(stack.pop(), arguments))
-        elif op.name == "BUILD":  # attributes of a state dict: the versions of its modules
-            stack.pop()
-        elif op.name != "PROTO":
-            raise ValueError(f"the instruction {op.name}, which torch.save does not write")
-    raise ValueError("it ends too early")
+    calls: dict[str, Call] = {
+        "collections.OrderedDict": _ordered,
+        "torch._utils._rebuild_tensor_v2": _view,
+        "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
+    }
+    return evaluate(file, calls, frozenset(_DTYPES), _storage)
 
 
-def _put(container: Any, items: list[Any]) -> None:
-    if type(container) is list:
-        container.extend(items)
-        return
-    keys = items[::2]
-    if type(container) is not dict or len(items) % 2 or not all(isinstance(key, str | int) for key in keys):
-        raise ValueError("something else than dicts of names")
-    container.update(zip(keys, items[1::2]))
+def _ordered() -> dict[Any, Any]:
+    """An OrderedDict to begin with. With arguments, of whatever depth, it would have to hash them."""
+    return {}
 
 
-def _call(function: Any, arguments: Any) -> Any:
-    name = function.name if isinstance(function, _Global) else type(function).__name__
-    if name == "collections OrderedDict" and arguments == ():
-        return {}
-    if name == "torch._utils _rebuild_tensor_v2":
-        storage, offset, shape, stride = arguments[:4]
-        if not isinstance(storage, _Storage) or not all(isinstance(n, int) for n in (offset, *shape, *stride)):
-            raise ValueError("a tensor without numbers or shape")
-        return _View(storage, offset, shape, stride)
-    if name == "torch._utils _rebuild_parameter":
-        return arguments[0]
-    raise ValueError(f"a call of '{name}'")
+def _view(storage: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> _View:
+    if not isinstance(storage, _Storage) or not all(isinstance(n, int) for n in (offset, *shape, *stride)):
+        raise Refused("a tensor without numbers or shape")
+    if len(shape) > MOST_AXES or len(shape) != len(stride):
+        raise Refused(f"a tensor of {len(shape)} axes and {len(stride)} strides")
+    return _View(storage, offset, shape, stride)
 
 
-def _storage(reference: Any) -> _Storage:
-    kind, storage_type, key, _, length, *view = reference
-    name = storage_type.name if isinstance(storage_type, _Global) else ""
+def _storage(kind: Any, storage_type: Any, key: Any, _: Any, length: Any, *view: Any) -> _Storage:
+    name = storage_type.name if isinstance(storage_type, Named) else ""
     known = kind == "storage" and name in _DTYPES and all(part is None for part in view)  # no part of another one
     if not known or not isinstance(key, str) or not isinstance(length, int) or length < 0:
         raise ValueError(f"numbers of an unknown kind ({name})")

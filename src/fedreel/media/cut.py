@@ -19,7 +19,8 @@ from av.video.reformatter import VideoReformatter
 
 from fedreel.errors import DataError
 from fedreel.machine.progress import Tell
-from fedreel.media.frames import Film, Span, Timeline, reason, some
+from fedreel.media.frames import Film, Span, Timeline, some
+from fedreel.media.packets import reason
 
 RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)  # what AAC can have
 FINEST = 100_000  # ticks a second; players do not all take finer ones
@@ -216,7 +217,7 @@ class _Sound:
     @classmethod
     def of(cls, video: Path, target: Any, spans: list[Span], base: Fraction) -> _Sound | None:
         """None for a video without sound that can be decoded."""
-        container = av.open(str(video))
+        container = av.open(str(video), metadata_errors="replace")
         streams = [s for s in container.streams.audio if s.codec_context is not None]
         if streams and streams[0].codec_context.sample_rate:
             return cls(container, streams[0], target, spans, base)

@@ -13,9 +13,11 @@ import av
 import numpy as np
 from av.video.reformatter import VideoReformatter
 
-from fedreel.media.excerpt_frames import excerpt_frames
-from fedreel.media.frames import Film, Span, Timeline, opened, some
-from fedreel.media.video import UNSTATED_FPS, reason, rgb, unreadable
+from fedreel.media.frames import Film, Span, Timeline, some
+from fedreel.media.packets import opened, reason, unreadable
+from fedreel.media.video import rgb
+
+EXCERPTS = 10  # of a video
 
 Which = Callable[[int], np.ndarray]  # the number of frames -> the numbers of those that are wanted
 Picture = Callable[[Any, Fraction], np.ndarray]  # a decoded frame and its pixels' width by height -> RGB
@@ -43,6 +45,12 @@ def excerpts(path: Path, frames: int, size: int) -> Excerpts:
     return Excerpts(clips, line.seconds(line.n_frames), line.fault)
 
 
+def excerpt_frames(n_frames: int, frames: int) -> np.ndarray:
+    """Numbers (EXCERPTS, frames): centres evenly from frames / 2 to n_frames - frames / 2. A short video loops."""
+    starts = np.linspace(0, n_frames - frames, EXCERPTS).round().astype(np.int64)
+    return (starts[:, None] + np.arange(frames)) % n_frames
+
+
 def chosen(path: Path, which: Which, picture: Picture) -> tuple[dict[int, np.ndarray], Timeline]:
     """Pictures of some frames by their numbers. What lies between them is jumped over where the file allows it."""
     path = Path(path)
@@ -67,21 +75,20 @@ def shape(frame: Any, pixel: Fraction) -> tuple[float, float]:
 def _scanned(path: Path) -> Timeline | None:
     """When frames are shown, from the packets alone, without decoding; None where these do not tell for sure."""
     ticks, keys, last = [], [], 0
-    with opened(path) as (container, stream):
-        fps = float(stream.average_rate or stream.guessed_rate or UNSTATED_FPS)
+    with opened(path) as pictures:
+        stream, fps = pictures.stream, pictures.fps
+        for packet in pictures.packets():
+            if packet.size and packet.pts is None:
+                return None
+            if packet.size and not packet.is_discard:
+                ticks.append(packet.pts)
+                keys += [packet.pts] if packet.is_keyframe else []
+                last = packet.duration or last
         base = stream.time_base or Fraction(1, 90000)
-        try:
-            for packet in container.demux(stream):
-                if packet.is_corrupt or (packet.size and packet.pts is None):
-                    return None
-                if packet.size and not packet.is_discard:
-                    ticks.append(packet.pts)
-                    keys += [packet.pts] if packet.is_keyframe else []
-                    last = packet.duration or last
-        except (av.FFmpegError, ValueError):
-            return None
         pixel = stream.codec_context.sample_aspect_ratio or Fraction(1)
         promised = stream.frames
+    if pictures.fault:
+        return None
     ticks.sort()
     if not keys or len({*ticks}) < len(ticks) or (promised and promised != len(ticks)) or min(keys) > ticks[0]:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -11,11 +11,9 @@ from typing import Any
 
 import av
 import numpy as np
-from av.stream import Disposition
 
-from fedreel.errors import DataError
 from fedreel.machine.progress import Tell
-from fedreel.media.video import UNSTATED_FPS, reason, unreadable
+from fedreel.media.packets import UNSTATED_FPS, opened, unreadable
 
 Span = tuple[int, int]  # first and last frame
 
@@ -54,26 +52,17 @@ class Film:
         self._counted = False
 
     def __iter__(self) -> Iterator[Any]:
-        with opened(self.path) as (container, stream):
-            self.fps = float(stream.average_rate or stream.guessed_rate or UNSTATED_FPS)
+        with opened(self.path) as pictures:
+            stream, self.fps = pictures.stream, pictures.fps
             self.base = stream.time_base or self.base
             self.pixel = stream.codec_context.sample_aspect_ratio or Fraction(1)
-            promised = stream.frames or round(float(container.duration or 0) / av.time_base * self.fps)
-            packets = 0
-            try:
-                for packet in container.demux(stream):
-                    if packet.is_corrupt:
-                        raise av.InvalidDataError(0, "a packet is cut short")
-                    packets += packet.size > 0
-                    for frame in packet.decode():
-                        self._note(frame)
-                        if self.tell and promised:
-                            self.tell("looking", min(len(self._ticks) / promised, 1.0))
-                        yield frame
-            except (av.FFmpegError, ValueError) as error:
-                self.fault = f"the video breaks off after packet {packets}: {reason(error)}"
-            else:
-                self.fault = self._quiet_end(packets, stream.frames, float(container.duration or 0) / av.time_base)
+            promised = stream.frames or round(pictures.seconds * self.fps)
+            for frame in pictures.frames():
+                self._note(frame)
+                if self.tell and promised:
+                    self.tell("looking", min(len(self._ticks) / promised, 1.0))
+                yield frame
+            self.fault = pictures.fault
         if not self._ticks:
             raise unreadable(self.path, self.fault or "it holds no frames")
 
@@ -89,15 +78,6 @@ class Film:
         return Timeline(
             np.array(ticks), np.array(keys), self.base, self.fps, self.pixel, self.fault, counted=self._counted
         )
-
-    def _quiet_end(self, packets: int, promised: int, seconds: float) -> str:
-        """Some containers end quietly where bytes are missing, but the header knows how much there was."""
-        if packets < promised:
-            return f"the header promises {promised} frames, the file holds {packets}"
-        reached = self.time + float(self._last * self.base) if self._ticks else 0.0
-        if self._ticks and seconds - reached > max(1.0, 0.1 * seconds):
-            return f"the header promises {seconds:.1f} s, but the pictures end after {reached:.1f} s"
-        return ""
 
     def _note(self, frame: Any) -> None:
         usual = max(round(1 / (self.fps * self.base)), 1)
@@ -121,25 +101,6 @@ def some(path: Path, timeline: Timeline, spans: Sequence[Span]) -> Iterator[tupl
                 break
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[tuple[Any, Any]]:
-    """The file and its video stream; cover pictures of sound files are no video."""
-    if not path.is_file():
-        raise DataError("there is no such video file", where=str(path))
-    try:
-        container = av.open(str(path))
-    except (av.FFmpegError, OSError, ValueError) as error:
-        raise unreadable(path, reason(error)) from error
-    with container:
-        streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
-        if not streams:
-            raise unreadable(path, "the file has no video stream" + (", only sound" if container.streams.audio else ""))
-        if streams[0].codec_context is None:
-            raise unreadable(path, "there is no decoder for its video stream")
-        streams[0].thread_type = "AUTO"
-        yield container, streams[0]
-
-
 def _runs(timeline: Timeline, spans: Sequence[Span]) -> list[list[Span]]:
     """Spans that are decoded in one go, since there is no key frame to jump to between them."""
     runs: list[list[Span]] = []
@@ -160,7 +121,8 @@ def _from(path: Path, timeline: Timeline, first: int, jump: bool = True) -> Iter
     """Numbered frames from the key frame before `first` on, or from the beginning if the jump ends behind `first`."""
     key = _key_before(timeline, first)
     early = False
-    with opened(path) as (container, stream):
+    with opened(path) as pictures:
+        container, stream = pictures.container, pictures.stream
         if jump and key:
             with suppress(av.FFmpegError):  # then it starts at the beginning, which is right too
                 container.seek(int(timeline.ticks[key]), stream=stream, backward=True)

@@ -6,19 +6,17 @@ import itertools
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedreel.errors import DataError
+from fedreel.media.packets import UNSTATED_FPS, opened, unreadable
 
 SUFFIXES = frozenset([".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp"])
-UNSTATED_FPS = 25.0  # what a stream without a frame rate is taken to have
 
 log = logging.getLogger(__name__)
 
@@ -84,30 +82,8 @@ def read_lenient(path: Path, size: tuple[int, int] | None = None, max_frames: in
     return Video(np.stack(frames), reader.fps, reader.fault)
 
 
-def backend() -> str:
-    """The package that reads video here: `av` (PyAV) where it can be loaded, otherwise `cv2` (OpenCV).
-
-    OpenCV is only looked for, not loaded: that is left to the processes that decode.
-    """
-    if find_spec("av"):
-        with suppress(ImportError):  # installed, but perhaps without libraries it needs
-            import av  # noqa: F401
-
-            return "av"
-    if find_spec("cv2"):
-        return "cv2"
-    raise DataError(
-        "no video decoder is installed",
-        expected="PyAV, or OpenCV in its place",
-        hint="pip install av (or pip install opencv-python-headless)",
-    )
-
-
 class Reader:
-    """Iterate over a video's RGB frames, one in memory at a time; `fps` and `fault` fill in on the way.
-
-    PyAV decodes, or OpenCV where there is no PyAV; `fedreel.media.video_cv2` says what OpenCV cannot do.
-    """
+    """Iterate over a video's RGB frames, one in memory at a time; `fps` and `fault` fill in on the way."""
 
     def __init__(self, path: Path, size: tuple[int, int] | None = None) -> None:
         self.path, self.size = Path(path), size
@@ -115,62 +91,22 @@ class Reader:
         self.fault = ""
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        self.fault = ""
-        if not self.path.is_file():
-            raise DataError("there is no such video file", where=str(self.path))
-        if backend() == "av":
-            return self._with_av()
-        from fedreel.media.video_cv2 import frames
-
-        return frames(self)
-
-    def _with_av(self) -> Iterator[np.ndarray]:
         import av
         from av.video.reformatter import VideoReformatter
 
         scaler = VideoReformatter()  # shared: a scaler per frame would cost more than the scaling
-        try:
-            container = av.open(str(self.path))
-        except (av.FFmpegError, OSError) as error:
-            raise unreadable(self.path, reason(error)) from error
-        with container:
-            if not container.streams.video:
-                raise unreadable(self.path, "the file has no video stream")
-            stream = container.streams.video[0]
-            if stream.codec_context is None:
-                raise unreadable(self.path, "there is no decoder for its video stream")
-            stream.codec_context.thread_count = 1  # shards are built one process per core
-            self.fps = float(stream.average_rate or stream.guessed_rate or UNSTATED_FPS)
-            size, packets = self.size, 0
-            try:
-                for packet in container.demux(stream):
-                    if packet.is_corrupt:
-                        raise av.InvalidDataError(0, "a packet is cut short")
-                    packets += packet.size > 0
-                    for frame in packet.decode():
-                        pixels = rgb(frame, size, scaler)
-                        size = pixels.shape[:2]  # a stream may change its size midway; its frames here may not
-                        yield pixels
-            except (av.FFmpegError, ValueError) as error:
-                self.fault = f"the video breaks off after packet {packets}: {reason(error)}"
-                # What the decoder still holds stays there: with packets missing, its order may have gaps.
-            else:
-                # Some containers end quietly where bytes are missing, but the header knows the count.
-                if packets < stream.frames:
-                    self.fault = f"the header promises {stream.frames} frames, the file holds {packets}"
-
-
-def unreadable(path: Path, found: str) -> DataError:
-    return DataError(
-        "this file cannot be read as video",
-        where=str(path),
-        expected="a video file, such as mp4, mov, mkv, webm or avi, with at least one frame",
-        found=found,
-    )
-
-
-def reason(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error)
+        self.fault, size = "", self.size
+        with opened(self.path, threads=1) as pictures:  # shards are built one process per core
+            self.fps = pictures.fps
+            for frame in pictures.frames():
+                try:
+                    pixels = rgb(frame, size, scaler)
+                except (av.FFmpegError, ValueError) as error:
+                    self.fault = pictures.broken(error)
+                    return
+                size = pixels.shape[:2]  # a stream may change its size midway; its frames here may not
+                yield pixels
+            self.fault = pictures.fault
 
 
 def rgb(frame: Any, size: tuple[int, int] | None, scaler: Any) -> np.ndarray:

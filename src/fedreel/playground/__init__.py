@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fedreel.config import DataConfig
 from fedreel.errors import DataError, nearest
 from fedreel.machine.cache import cache_folder
 from fedreel.machine.files import locked
@@ -20,7 +21,7 @@ from fedreel.playground.sizes import MEDIUM, SIZES, SMALL, VERSION, Size
 from fedreel.playground.work import Jobs
 from fedreel.playground.work import parts as declared_parts
 
-__all__ = ["MEDIUM", "SIZES", "SMALL", "VERSION", "Size", "cached", "declared_parts", "make", "name"]
+__all__ = ["MEDIUM", "SIZES", "SMALL", "VERSION", "Size", "cached", "declared_parts", "make", "name", "place_of"]
 
 _ABANDONED = 24 * 3600  # seconds after which another process's half-made folder is taken for dead
 
@@ -65,6 +66,22 @@ def cached(seed: int = 0, size: str = "small", parts: Collection[str] | None = N
 def name(seed: int, size: str) -> str:
     """What a world is called in the cache: all that it depends on."""
     return f"playground-v{VERSION}-{_size(size).name}-{seed}"
+
+
+def place_of(data: DataConfig, part: str, expected: str) -> Path:
+    """Where a recipe's source lies: a part of the playground, in the cache or in a folder of one, or what else it is.
+    `expected` says what the task can read."""
+    if data.source == "playground":
+        return cached(data.seed, data.size, (part,)) / part
+    path = Path(data.source).expanduser()
+    if not path.exists():
+        raise DataError(
+            "the data folder does not exist",
+            where=data.source,
+            expected=f"'playground', {expected}",
+            hint="give --data FOLDER, or set data.source",
+        )
+    return path / part if (path / part / "part.json").is_file() else path
 
 
 def _chosen(parts: Collection[str] | None) -> list[str]:

@@ -21,7 +21,7 @@ from fedreel.config import Recipe, as_table, make_recipe
 from fedreel.core.blueprint import Blueprint
 from fedreel.core.engine import Engine
 from fedreel.core.federation import Federation
-from fedreel.core.job import Job, make_method, make_server_training, make_task, resolved
+from fedreel.core.job import Job, check_fit, make_method, make_server_training, make_task, resolved
 from fedreel.core.method import Method
 from fedreel.core.server import GLOBAL, ServerState, Watcher
 from fedreel.core.state import PrivateStore
@@ -31,7 +31,7 @@ from fedreel.machine.device import pick_device
 from fedreel.machine.files import new_folder
 from fedreel.registry import ENGINES
 from fedreel.runs.progress import ProgressLine
-from fedreel.runs.rundir import RunDir, read_summary, room_to_write
+from fedreel.runs.rundir import RunDir, check_place, read_summary, room_to_write
 from fedreel.runs.track import find_trackers
 
 
@@ -60,10 +60,12 @@ def run(
     given as objects, registered or not."""
     out = Path(out)
     device = pick_device(recipe.device)
-    task = task or make_task(recipe)
-    method = method or make_method(recipe)
-    recipe = resolved(recipe, task, method)
+    task, method = task or make_task(recipe), method or make_method(recipe)
+    check_fit(task, method)
     start_engine = _engine_starter(recipe)
+    check_place(out, resume)  # before long work on the data
+    task = task.for_data(recipe.data, here=not getattr(ENGINES.lookup(recipe.engine["name"]), "at_sites", False))
+    recipe = resolved(recipe, task, method)
     with room_to_write(out), closing(RunDir(out, recipe, resume=resume)) as folder:
         if folder.complete:
             return Result(out, read_summary(out))

@@ -129,19 +129,9 @@ class RunDir(Watcher):
 
     def _check(self, resume: bool) -> bool:
         """Whether there is a run to continue; raises if this job may not have the folder."""
-        recipe_file = self.path / "recipe.toml"
-        used = self.path.is_dir() and any(not p.name.startswith(".") for p in self.path.iterdir())
-        if used and not recipe_file.exists():
-            raise RunError(
-                "this folder holds something other than a run", where=str(self.path), hint="choose another --out"
-            )
-        if used and not resume:
-            raise RunError(
-                "this folder already holds a run",
-                where=str(self.path),
-                hint="add --resume to continue it, or choose another --out",
-            )
+        used = check_place(self.path, resume)
         if used:
+            recipe_file = self.path / "recipe.toml"
             self._same_recipe(build(Recipe, read_toml(recipe_file), str(recipe_file)))
         return used
 
@@ -168,6 +158,20 @@ class RunDir(Watcher):
                 found="; ".join(differ[:5]),
                 hint="resume with the recipe that the run started with, or choose another --out",
             )
+
+
+def check_place(path: Path, resume: bool) -> bool:
+    """Whether there is something in a folder, which can only be a run to continue; raises if it is not."""
+    used = path.is_dir() and any(not p.name.startswith(".") for p in path.iterdir())
+    if used and not (path / "recipe.toml").exists():
+        raise RunError("this folder holds something other than a run", where=str(path), hint="choose another --out")
+    if used and not resume:
+        raise RunError(
+            "this folder already holds a run",
+            where=str(path),
+            hint="add --resume to continue it, or choose another --out",
+        )
+    return used
 
 
 @contextmanager

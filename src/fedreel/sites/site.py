@@ -97,7 +97,8 @@ class SiteFolder:
 
         recipe = replace(recipe, data=self.local(recipe.data), device=self.config.device, policy="")
         place = self.runs / file_name(run)
-        job = Job(recipe, make_task(recipe), make_method(recipe), pick_device(recipe.device), place, run)
+        task = make_task(recipe).for_data(recipe.data, here=False)
+        job = Job(recipe, task, make_method(recipe), pick_device(recipe.device), place, run)
         population = job.population()
         if self.config.clients == "site":
             population = OneClient(population, self.config.name)

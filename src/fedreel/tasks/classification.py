@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreel.core.task import Examples, Outputs, Task
+from fedreel.errors import DataError, RecipeError
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class Classification(Task):
     """Batches whose second part is the labels."""
+
+    classes: int  # 0: as many as the data have, which `for_data` finds out
+
+    def counted(self, classes: int, where: str) -> Self:
+        """This task, for so many classes."""
+        if classes < 2:
+            raise DataError(
+                "there is nothing to tell apart: the data have fewer than two classes",
+                where=where,
+                expected="a folder for every class, OWNER/CLASS/file or CLASS/file",
+                found=f"{classes} class" if classes else "no labels",
+            )
+        return replace(self, classes=classes)  # type: ignore[type-var]
+
+    def check_counted(self) -> None:
+        """Raise where a model is wanted before the number of its classes is known."""
+        if not self.classes:
+            raise RecipeError(
+                "the number of classes is not known yet",
+                where="[task] classes",
+                hint="set it, or let Task.for_data count them, as `fedreel.run` does",
+            )
 
     def loss(self, outputs: Outputs, batch: Any) -> Tensor:
         return F.cross_entropy(outputs.logits, batch[1])

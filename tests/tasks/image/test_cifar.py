@@ -148,8 +148,8 @@ def test_the_refusal_names_the_call_or_the_instruction(tmp_path: Path) -> None:
     (folder / "train").write_bytes(pickle.dumps({"data": pixels(1), "fine_labels": [0], "more": os.getcwd}, 2))
     with pytest.raises(DataError, match=r"(posix|nt)\.getcwd"):  # even where nothing would call it
         read_cifar(folder, "train")
-    (folder / "train").write_bytes(pickle.dumps({"data": 0.5}, 2))
-    with pytest.raises(DataError, match="BINFLOAT"):
+    (folder / "train").write_bytes(pickle.dumps({"data": 2**4000}, 2))
+    with pytest.raises(DataError, match="the instruction LONG4"):
         read_cifar(folder, "train")
     (folder / "train").write_bytes(pickle.dumps({"data": np.dtype("O")}, 2))
     with pytest.raises(DataError, match=r"numpy\.dtype"):

@@ -289,7 +289,7 @@ def test_of_several_features_one_is_named(tmp_path: Path) -> None:
 
 
 def test_a_place_without_annotations_or_features_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"(?s)no annotated moments.*data\.source"):
+    with pytest.raises(DataError, match=r"(?s)data folder does not exist.*file of annotations.*data\.source"):
         source(tmp_path / "absent")
     written(tmp_path)
     (tmp_path / "vit.npz").unlink()

@@ -197,6 +197,8 @@ class Transport:
 class FlowerEngine:
     """Real sites: SuperNodes that `fedreel site start` runs, reached over the SuperLink of `fedreel server start`."""
 
+    at_sites = True
+
     def __init__(self, job: Job, blueprint: Blueprint, link: Link, roster: Roster, patience: float) -> None:
         self.blueprint = blueprint
         self.roster, self.clients, self.slots = roster, roster.clients, max(1, len(roster.clients))

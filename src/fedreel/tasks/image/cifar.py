@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import pickletools
-from collections.abc import Callable
-from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedreel.data.restricted_pickle import Call, Named, Refused, Stateful, evaluate
 from fedreel.errors import DataError
 
 FILES = ("train", "test", "meta")
@@ -39,27 +38,24 @@ def read_cifar(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray, list[st
     return np.ascontiguousarray(images), np.array(labels, dtype=np.int64), names
 
 
-class _Refused(Exception):
-    """The program asks for what these files never do."""
+class _Byte(Stateful):
+    """numpy's uint8, the only type of these arrays; its state says nothing new."""
+
+    def fill(self, state: Any) -> None:
+        pass
 
 
-@dataclass(frozen=True)
-class _Global:
-    """A Python object that the program names, as `module name`."""
-
-    name: str
-
-
-@dataclass
-class _Array:
+class _Array(Stateful):
     """A numpy array: nothing until its state comes."""
 
     values: np.ndarray | None = None
 
-
-@dataclass(frozen=True)
-class _Byte:
-    """numpy's uint8, the only type of these arrays."""
+    def fill(self, state: Any) -> None:
+        match state:
+            case (_, tuple(shape), _Byte(), bool(fortran), bytes(content)) if _fits(shape, len(content)):
+                self.values = np.frombuffer(content, np.uint8).reshape(shape, order="F" if fortran else "C")
+            case _:
+                raise Refused("an array whose shape, type and content do not fit")
 
 
 def _table(path: Path) -> dict[str, Any]:
@@ -72,9 +68,9 @@ def _table(path: Path) -> dict[str, Any]:
     if size > MAX_BYTES:
         raise _damaged(path, f"{size} bytes")
     try:
-        found = _evaluate(content)
-    except (ValueError, LookupError, TypeError, _Refused) as error:
-        raise _damaged(path, str(error) or type(error).__name__) from None
+        found = evaluate(BytesIO(content), _calls(len(content)), frozenset({"numpy.ndarray"}))
+    except Refused as error:
+        raise _damaged(path, str(error)) from None
     if type(found) is not dict:
         raise _damaged(path, f"a {type(found).__name__}")
     return {_text(key): value for key, value in found.items()}
@@ -104,116 +100,36 @@ def _damaged(path: Path, found: str) -> DataError:
     )
 
 
-def _evaluate(content: bytes) -> Any:
-    """What a program of the few instructions that these files are made of leaves on its stack."""
-    stack: list[Any] = []
-    marks: list[int] = []
-    memo: dict[Any, Any] = {}
-    call = _caller(len(content))
-
-    def since_mark() -> list[Any]:
-        at = marks.pop()
-        items = stack[at:]
-        del stack[at:]
-        return items
-
-    for op, arg, _ in pickletools.genops(content):
-        match op.name:
-            case "STOP":
-                return stack.pop()
-            case "PROTO":
-                pass
-            case "MARK":
-                marks.append(len(stack))
-            case "BINPUT" | "LONG_BINPUT":
-                memo[arg] = stack[-1]
-            case "BINGET" | "LONG_BINGET":
-                stack.append(memo[arg])
-            case "BINUNICODE" | "BINBYTES" | "SHORT_BINBYTES" | "BININT" | "BININT1" | "BININT2" | "LONG1":
-                stack.append(arg)
-            case "BINSTRING" | "SHORT_BINSTRING":  # Python 2's str; `arg` is its text
-                stack.append(str(arg).encode("latin-1"))
-            case "NONE" | "NEWTRUE" | "NEWFALSE" | "EMPTY_TUPLE":
-                stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}[op.name])
-            case "EMPTY_DICT" | "EMPTY_LIST":
-                stack.append({} if op.name == "EMPTY_DICT" else [])
-            case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                stack.append(tuple([stack.pop() for _ in range(int(op.name[-1]))][::-1]))
-            case "TUPLE":
-                stack.append(tuple(since_mark()))
-            case "APPEND" | "SETITEM":
-                items = [stack.pop() for _ in range(1 if op.name == "APPEND" else 2)][::-1]
-                _put(stack[-1], items, op.name)
-            case "APPENDS" | "SETITEMS":
-                items = since_mark()
-                _put(stack[-1], items, op.name)
-            case "GLOBAL":
-                stack.append(_Global(_known(str(arg))))
-            case "REDUCE":
-                arguments = stack.pop()
-                stack.append(call(stack.pop(), arguments))
-            case "BUILD":
-                state = stack.pop()
-                _build(stack[-1], state)
-            case other:
-                raise _Refused(f"the instruction {other}, which these files do not need")
-    raise _Refused("a program that does not stop")
-
-
-def _put(container: Any, items: list[Any], how: str) -> None:
-    if how.startswith("APPEND") and type(container) is list:
-        container.extend(items)
-    elif how.startswith("SETITEM") and type(container) is dict and len(items) % 2 == 0:
-        if not all(isinstance(key, str | bytes) for key in items[::2]):
-            raise _Refused("a dict whose keys are no names")
-        container.update(zip(items[::2], items[1::2]))
-    else:
-        raise _Refused(f"the instruction {how} on a {type(container).__name__}")
-
-
-_RECONSTRUCT = ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct")
-_GLOBALS = (*_RECONSTRUCT, "numpy ndarray", "numpy dtype", "_codecs encode", "__builtin__ bytes")
-
-
-def _known(name: str) -> str:
-    if name not in _GLOBALS:
-        raise _Refused(f"a call of '{name.replace(' ', '.')}'")
-    return name
-
-
-def _caller(most: int) -> Callable[[Any, Any], Any]:
-    """What the allowed calls give; bytes that are made of texts never sum up to more than `most`, the file's own."""
+def _calls(most: int) -> dict[str, Call]:
+    """The calls in these files; bytes that are made of texts never sum up to more than `most`, the file's own."""
     left = most
 
-    def call(function: Any, arguments: Any) -> Any:
+    def array(kind: Any, shape: Any, code: Any) -> _Array:
+        if kind != Named("numpy.ndarray") or code not in ("b", b"b"):
+            raise Refused("an array of another kind")
+        return _Array()
+
+    def dtype(code: Any, *_: Any) -> _Byte:
+        if code not in ("u1", b"u1"):
+            raise Refused("a call of 'numpy.dtype' with other arguments than expected")
+        return _Byte()
+
+    def encode(text: Any, encoding: Any) -> bytes:  # how Python 3 writes bytes for Python 2
         nonlocal left
-        match (function.name if isinstance(function, _Global) else type(function).__name__), arguments:
-            case name, (_Global("numpy ndarray"), (0,), b"b" | "b") if name in _RECONSTRUCT:
-                return _Array()
-            case "numpy dtype", (b"u1" | "u1", *_):
-                return _Byte()
-            case "_codecs encode", (str(text), "latin1"):  # how Python 3 writes bytes for Python 2
-                left -= len(text)
-                if left < 0:
-                    raise _Refused("more bytes than the file has")
-                return text.encode("latin-1")
-            case "__builtin__ bytes", ():
-                return b""
-            case name, _:
-                raise _Refused(f"a call of '{name.replace(' ', '.')}' with other arguments than expected")
+        if not isinstance(text, str) or encoding != "latin1":
+            raise Refused("a text in another encoding")
+        left -= len(text)
+        if left < 0:
+            raise Refused("more bytes than the file has")
+        return text.encode("latin-1")
 
-    return call
-
-
-def _build(built: Any, state: Any) -> None:
-    """Fill an array with its numbers; the state of the one type that is allowed says nothing new."""
-    if isinstance(built, _Byte):
-        return
-    match built, state:
-        case _Array(), (_, tuple(shape), _Byte(), bool(fortran), bytes(content)) if _fits(shape, len(content)):
-            built.values = np.frombuffer(content, np.uint8).reshape(shape, order="F" if fortran else "C")
-        case _:
-            raise _Refused("an array whose shape, type and content do not fit")
+    return {
+        "numpy.core.multiarray._reconstruct": array,
+        "numpy._core.multiarray._reconstruct": array,
+        "numpy.dtype": dtype,
+        "_codecs.encode": encode,
+        "__builtin__.bytes": lambda: b"",
+    }
 
 
 def _fits(shape: tuple[Any, ...], size: int) -> bool:

@@ -17,7 +17,7 @@ from fedreel.core.task import EVERYONE, ClientData, Population, Tensors
 from fedreel.data.partition import NaturalIdPartitioner
 from fedreel.errors import DataError
 from fedreel.tasks.image.pictures import Pictures, open_pictures
-from fedreel.tasks.vision.clips import check_training, class_names, make_partitioner
+from fedreel.tasks.vision.clips import NO_OWNERS, check_training, class_names, make_partitioner
 from fedreel.tasks.vision.shares import first_of_each, nested_share
 
 
@@ -99,8 +99,7 @@ class PicturePopulation(Population):
         partitioner = make_partitioner(config.partition)
         owners = np.where(self.pictures.owners == "", config.owner, self.pictures.owners)
         if isinstance(partitioner, NaturalIdPartitioner):
-            hint = "set data.owner, or data.partition={name='iid', num_partitions=4}"
-            _check_known(owners[train] != "", config, "owner", "OWNER/train/CLASS/*.png", hint)
+            _check_known(owners[train] != "", config, "owner", "OWNER/train/CLASS/*.png", NO_OWNERS)
             untrained = set(owners[self._test]) - set(owners[train]) - {""}
             check_training({str(o): (train[:0], self._test) for o in sorted(untrained)}, config, "or mark some `train`")
         parts = partitioner.split(self.labels[train], owners[train], seed)

@@ -40,7 +40,7 @@ class Image(Contrasting):
     def __post_init__(self) -> None:
         self.backbone.check_takes("images")
         self.check_contrast()
-        check_ranges(self, "task", classes=(2, math.inf), size=(8, math.inf), flip=(0, 1))
+        check_ranges(self, "task", size=(8, math.inf), flip=(0, 1))
         check_ranges(self, "task", padding=(0, math.inf), dropout=(0, 1), label_share=(1e-9, 1))
 
     def network(self) -> Backbone:

@@ -5,7 +5,7 @@ from fedreel.systems import System, Verb
 SYSTEM = System(
     task="moments",
     cls="fedreel.tasks.moments.task:MomentRetrieval",
-    verbs=(Verb("find", "fedreel.tasks.moments.command:find"),),
+    verbs=(Verb("find", "fedreel.tasks.moments.command:find", 'VIDEO "what happens"'),),
     name="fedvmr",
     title="FedVMR",
     recipe="fedvmr",

@@ -38,29 +38,12 @@ def open_moments(config: DataConfig, features: str = "plain", fps: float = 1.0) 
     there are none they are made from the videos below the folder, `fps` rows a second. Times are those of the
     features, so lengths of videos that come with features go before those of the annotations.
     """
-    path = _place(config)
+    path = playground.place_of(config, "moments", "a file of annotations, or a folder with one")
     folder = path if path.is_dir() else path.parent
     found = _features(folder, features, fps)
     queries, repairs = read_annotations(path, length_of=found.duration)
     words = [p for p in sorted(folder.glob("*.npz")) if {"words", "vectors"} <= npz_keys(p)]
     return MomentSource(queries, found, Words.read(words[0]) if len(words) == 1 else None, repairs)
-
-
-def _place(config: DataConfig) -> Path:
-    if config.source == "playground":
-        return playground.cached(config.seed, config.size, ("moments",)) / "moments"
-    path = Path(config.source).expanduser()
-    if not path.exists():
-        raise DataError(
-            "there are no annotated moments here",
-            where=config.source,
-            expected="'playground', a file of annotations, or a folder with one",
-            found="nothing",
-            hint="set data.source",
-        )
-    if (path / "moments" / "part.json").is_file():  # a playground's root
-        return path / "moments"
-    return path
 
 
 def _features(folder: Path, name: str, fps: float) -> MomentFeatures:

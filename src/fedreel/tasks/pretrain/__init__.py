@@ -5,7 +5,7 @@ from fedreel.systems import System, Verb
 SYSTEM = System(
     task="pretrain",
     cls="fedreel.tasks.pretrain.task:Pretrain",
-    verbs=(Verb("search", "fedreel.tasks.vision.search.command:search"),),
+    verbs=(Verb("search", "fedreel.tasks.vision.search.command:search", "CLIP FOLDER"),),
     name="fedvssl",
     title="FedVSSL",
     recipe="fedvssl",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedreel.core.abilities import Embeds
 from fedreel.data.shards import Shards
 from fedreel.errors import DataError
-from fedreel.media.excerpt_frames import excerpt_frames
+from fedreel.media.excerpts import excerpt_frames
 from fedreel.metrics.neighbours import recall_at
 
 Pooling = Literal["mean", "grid"]

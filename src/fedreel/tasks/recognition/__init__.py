@@ -11,7 +11,7 @@ SYSTEM = System(
             "fedreel.tasks.use.recognize:recognize",
             answers="fedreel.tasks.recognition.recognize:recognize_videos",
         ),
-        Verb("search", "fedreel.tasks.vision.search.command:search"),
+        Verb("search", "fedreel.tasks.vision.search.command:search", "CLIP FOLDER"),
     ),
     name="recognition",
     title="recognition",

@@ -48,7 +48,6 @@ def _medium(task: Contrasting) -> Medium:
 
 def _read(paths: Sequence[Path], frames: int, side: int) -> Iterator[Seen | str]:
     """By threads: decoders let the others run."""
-    video.backend()  # if there is none, no video is to blame
     with ThreadPoolExecutor(cores()) as pool:
         for start in range(0, len(paths), AHEAD):
             yield from pool.map(partial(_read_one, frames=frames, side=side), paths[start : start + AHEAD])

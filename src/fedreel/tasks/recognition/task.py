@@ -39,7 +39,7 @@ class Recognition(Contrasting, Embeds):
     def __post_init__(self) -> None:
         self.backbone.check_takes("clips")
         self.check_contrast()
-        check_ranges(self, "task", classes=(2, math.inf), size=(1, math.inf), dropout=(0, 1))
+        check_ranges(self, "task", size=(1, math.inf), dropout=(0, 1))
         check_ranges(self, "task", projection=(0, math.inf), shift=(0, math.inf))
         check_ranges(self, "task", frames=(2 if self.differences else 1, math.inf))
 

@@ -139,12 +139,7 @@ class SkeletonPopulation(Population):
 
 def open_sets(config: DataConfig) -> list[Path]:
     """The sets of the recipe's source: the playground's, a set, or a folder of sets."""
-    if config.source == "playground":
-        return find_sets(playground.cached(config.seed, config.size, ("skeletons",)) / "skeletons")
-    source = Path(config.source).expanduser()
-    if (source / "skeletons" / "part.json").is_file():  # a playground's root
-        source = source / "skeletons"
-    return find_sets(source)
+    return find_sets(playground.place_of(config, "skeletons", "a set, or a folder of sets"))
 
 
 def _told(one: Unusable) -> str:

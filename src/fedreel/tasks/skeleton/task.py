@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from fedreel.tasks.skeleton.network import BLOCKS, Skeleton, SkeletonBackbone
 from fedreel.tasks.skeleton.population import SkeletonPopulation, open_sets
 from fedreel.tasks.skeleton.stgcn import STGCNConfig
 
+if TYPE_CHECKING:
+    from typing import Self
+
 Batch = tuple[Tensor, Tensor, Tensor]  # bodies (N, 3, T, V, M), labels, how many classes the client's list has
 NOT_LISTED = -1e4  # logit of a class beyond the client's list: probability 0 in float32
 
@@ -38,7 +41,7 @@ class SkeletonRecognition(Classification, Blocks):
 
     backbone: BackboneConfig = field(default_factory=STGCNConfig)
     joints: str = "kinect-v2"
-    classes: int = 60  # of the longest list
+    classes: int = 0  # of the longest list; 0: as the data have them
     length: int = 50
     bodies: int = 2
     align: bool = True  # turn every frame so that the shoulders are parallel to x
@@ -51,9 +54,12 @@ class SkeletonRecognition(Classification, Blocks):
     def __post_init__(self) -> None:
         self.backbone.check_takes("skeletons")
         check_ranges(self, "task", length=(1, math.inf), bodies=(1, math.inf))
-        check_ranges(self, "task", classes=(2, math.inf), projection=(0, math.inf))
+        check_ranges(self, "task", projection=(0, math.inf))
+        if self.classes:
+            check_ranges(self, "task", classes=(2, math.inf))
 
     def model(self) -> Classifier:
+        self.check_counted()
         joints = find_joints(self.joints)
         backbone = self.backbone.network(Skeleton(len(joints.names), joints.bones, joints.centre))
         return Classifier(backbone, self.classes, projection=self.projection)
@@ -63,7 +69,7 @@ class SkeletonRecognition(Classification, Blocks):
         found = SkeletonPopulation(
             open_sets(data), data, joints, self.length, self.bodies, self.align, seed, self.leave_out
         )
-        if found.class_count > self.classes:
+        if self.classes and found.class_count > self.classes:
             raise DataError(
                 "a set has more classes than the task",
                 expected=f"{self.classes} or fewer",
@@ -72,6 +78,17 @@ class SkeletonRecognition(Classification, Blocks):
                 hint=f"set task.classes={found.class_count}",
             )
         return found
+
+    def for_data(self, data: DataConfig, here: bool) -> Self:
+        if self.classes:
+            return self
+        if not here:
+            raise RecipeError(
+                "the recipe does not say how many classes the longest list of any site has",
+                where="[task] classes",
+                expected="a number such as 60",
+            )
+        return self.counted(self.population(data, data.seed).class_count, data.source)
 
     def own(self, tensor: TensorInfo) -> bool:
         if tensor.name.startswith("head.fc."):

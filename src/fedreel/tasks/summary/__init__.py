@@ -5,7 +5,7 @@ from fedreel.systems import System, Verb
 SYSTEM = System(
     task="summary",
     cls="fedreel.tasks.summary.task:Summary",
-    verbs=(Verb("summarize", "fedreel.tasks.summary.command:summarize"),),
+    verbs=(Verb("summarize", "fedreel.tasks.summary.command:summarize", "VIDEO -o summary.mp4"),),
     name="cfedvs",
     title="CFed-VS",
     recipe="cfedvs",

@@ -64,9 +64,7 @@ class SummaryVideo:
 
 def find_summary(config: DataConfig) -> Path:
     """The h5 file of the recipe's source: the playground's, a file, or the one in a folder."""
-    if config.source == "playground":
-        return playground.cached(config.seed, config.size, ("summary",)) / "summary" / ANNOTATIONS
-    return _file(Path(config.source).expanduser(), "data.source")
+    return _file(playground.place_of(config, "summary", "an h5 file, or a folder with one h5 file"), "data.source")
 
 
 def find_public(config: DataConfig) -> Path:

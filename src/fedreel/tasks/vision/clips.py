@@ -20,6 +20,11 @@ from fedreel.data.partition import PARTITIONERS, IidPartitioner, NaturalIdPartit
 from fedreel.errors import DataError, RecipeError, nearest
 from fedreel.machine.cache import cache_folder
 
+NO_OWNERS = (
+    """divide them among made-up clients, --set 'data.partition={name="iid", num_partitions=4}',"""
+    " or make them one client's, --set data.owner=me"
+)
+
 
 class HeldClips(Population):
     """Clips: who holds which, and which of them are for testing. Subclasses say what a client makes of its own.
@@ -37,7 +42,7 @@ class HeldClips(Population):
         self._train = np.array([c.split not in ("test", "val") for c in clips])
         self._test = np.array([c.split == held for c in clips])  # beside test clips, validation clips are left alone
         if isinstance(partitioner, NaturalIdPartitioner):
-            _check_known(clips, config, "owner", "set data.owner, or data.partition={name='iid', num_partitions=4}")
+            _check_known(clips, config, "owner", NO_OWNERS)
         parts = partitioner.split(self.labels, np.array([c.owner for c in clips]), seed)
         self._parts = {client: (rows[self._train[rows]], rows[self._test[rows]]) for client, rows in parts.items()}
         check_training(self._parts, config, "or mark clips as `train` in index.csv")
@@ -92,18 +97,9 @@ def open_clips(config: DataConfig, size: tuple[int, int], setting: str = "task.s
     what the size comes from."""
     if config.source == "playground":
         return _playground_clips(config, size)
-    root = Path(config.source).expanduser()
-    if not root.is_dir():
-        raise DataError(
-            "the data folder does not exist",
-            where=config.source,
-            expected="'playground', a folder of videos, or a folder of shards",
-            hint="set data.source",
-        )
+    root = playground.place_of(config, "actions", "a folder of videos, or a folder of shards")
     if (root / shards.INDEX).exists():
         return _of_size(shards.Shards.open(root), size, setting)
-    if (root / "actions" / "index.csv").exists():  # a playground's root
-        root = root / "actions"
     return shards.build(clip_index.find(root), root, cache_folder() / "shards" / _fingerprint(root, size), size=size)
 
 

@@ -6,12 +6,12 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fedreel.config import check_ranges
+from fedreel.config import DataConfig, check_ranges
 from fedreel.core.abilities import Contrastable, ServerObjective, Supervision
 from fedreel.core.server_training import FullBatches
 from fedreel.core.task import Examples, Outputs, Tensors
@@ -25,12 +25,15 @@ from fedreel.tasks.vision.contrast_views import SimCLR
 from fedreel.tasks.vision.nt_xent import nt_xent
 from fedreel.tasks.vision.shares import nested_share
 
+if TYPE_CHECKING:
+    from typing import Self
+
 
 @dataclass(frozen=True)
 class Contrasting(Classification, Contrastable):
     """SimCLR's game: two views of each sample find each other among all views of a batch (NT-Xent)."""
 
-    classes: int = 8
+    classes: int = 0  # as many as the data have
     objective: Literal["labels", "views"] = "labels"  # what clients learn; views: no label is looked at
     temperature: float = 0.1
     embedding: int = 126  # numbers that a view is made of by the projector
@@ -40,10 +43,26 @@ class Contrasting(Classification, Contrastable):
 
     def check_contrast(self) -> None:
         check_ranges(self, "task", temperature=(1e-6, math.inf), embedding=(1, math.inf), strength=(0, 1.25))
+        if self.classes:
+            check_ranges(self, "task", classes=(2, math.inf))
+
+    def for_data(self, data: DataConfig, here: bool) -> Self:
+        """With as many classes as data.labels names, or as the data have."""
+        if self.classes or self.objective == "views":
+            return self
+        if not data.labels and not here:
+            raise RecipeError(
+                "the recipe names no classes, and a single site may lack some",
+                where="[data] labels",
+                expected='the names of all classes in order, such as labels = ["falls", "sits", "walks"]',
+                hint='add them to the recipe, or --set \'data.labels=["falls", "sits", "walks"]\'',
+            )
+        names = data.labels or self.population(data, data.seed).agreement()["classes"]
+        return self.counted(len(names), data.source)
 
     def check_classes(self, found: Sequence[str], where: str) -> None:
         """Raise if labels are learned and the data have another number of them than the task."""
-        if self.objective == "labels" and len(found) != self.classes:
+        if self.objective == "labels" and self.classes and len(found) != self.classes:
             raise DataError(
                 "the data have another number of classes than the task",
                 expected=f"{self.classes}",
@@ -82,7 +101,10 @@ class Contrasting(Classification, Contrastable):
         """What clients learn labels with."""
 
     def model(self) -> nn.Module:
-        return self.classifier() if self.objective == "labels" else self._projected()
+        if self.objective == "views":
+            return self._projected()
+        self.check_counted()
+        return self.classifier()
 
     def augment(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self.objective == "views":

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fedreel.errors import DataError, RecipeError, RunError
-from fedreel.media.excerpt_frames import EXCERPTS
+from fedreel.media.excerpts import EXCERPTS
 from fedreel.media.video import read, write
 from fedreel.runs.run import load
 from fedreel.tasks.vision.search import embed, index

@@ -11,8 +11,7 @@ import torch
 from fedreel.data.feature_networks import fingerprint, load_embedding
 from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.device import pick_device
-from fedreel.media.excerpt_frames import EXCERPTS
-from fedreel.media.excerpts import Excerpts, excerpts
+from fedreel.media.excerpts import EXCERPTS, Excerpts, excerpts
 
 Pooling = Literal["mean", "grid"]
 POOLINGS: tuple[Pooling, ...] = ("mean", "grid")
