@@ -23,8 +23,8 @@ from support.tiny import SETTINGS, cli
 RULE = Choose("top1", {"data.seed": 1}, "another world")
 CHOOSING = [
     (system, name, scale)
-    for system, module in sorted(harness.SYSTEMS.items())
-    for name, table in import_module(module).TABLES.items()
+    for system, declared in sorted(harness.reproducible().items())
+    for name, table in import_module(declared.tables).TABLES.items()
     for scale, size in table.scales.items()
     if size.choose is not None
 ]
@@ -158,7 +158,7 @@ def test_the_first_try_of_a_shared_method_is_what_it_has_anyway() -> None:
 
 @pytest.mark.parametrize(("system", "name", "scale"), CHOOSING)
 def test_choosing_is_apart_and_every_try_is_a_recipe_of_its_own(system: str, name: str, scale: str) -> None:
-    spec = import_module(harness.SYSTEMS[system]).TABLES[name]
+    spec = harness.find_table(system, name)
     size, rule = spec.scales[scale], spec.scales[scale].choose
     for row in spec.rows_for(None):
         for seed in size.seeds:
