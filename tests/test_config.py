@@ -23,9 +23,9 @@ from fedreel.config import (
     recipe_names,
 )
 from fedreel.core.job import make_method, make_task
+from fedreel.data.division import make_partitioner
 from fedreel.errors import RecipeError, nearest
 from fedreel.registry import BACKBONES, ENGINES, METHODS, TASKS, Registry
-from fedreel.tasks.vision.clips import make_partitioner
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 positive = st.floats(0, 1e6)

@@ -23,9 +23,9 @@ from fedreel.core.exchange import KINDS
 from fedreel.core.job import make_method, make_task
 from fedreel.core.method import Method
 from fedreel.core.weights import TensorInfo, bind
+from fedreel.data.division import make_partitioner
 from fedreel.registry import BACKBONES, ENGINES, METHODS, TASKS
 from fedreel.reproduce import find_table
-from fedreel.tasks.vision.clips import make_partitioner
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

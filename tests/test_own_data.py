@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import typer
 
 import fedreel
 from fedreel.cli import app
-from fedreel.cli.outcome import EXPORT, USES, outcome
+from fedreel.cli.outcome import outcome
 from fedreel.config import DataConfig, read_toml
 from fedreel.errors import DataError, RecipeError, RunError
+from fedreel.models.r3d import R3DConfig
+from fedreel.models.resnet import ResNet10Config
 from fedreel.registry import TASKS
 from fedreel.tasks.image.task import Image
 from fedreel.tasks.recognition.task import Recognition
@@ -22,7 +25,9 @@ from fedreel.tasks.skeleton.task import SkeletonRecognition
 from support.moves import make_sets
 from support.tiny import SETTINGS, cli, sets, videos
 
-RECOGNITION = Recognition(width=2, size=16, frames=4)
+RECOGNITION = Recognition(backbone=R3DConfig(width=2), size=16, frames=4)
+IMAGE = Image(backbone=ResNet10Config(width=2), size=16)
+SUMMARY = {"metrics": {}, "refused": {}, "rounds": 1, "wall_seconds": 1.0, "task": "image", "method": "fedca"}
 
 
 def refused(*args: object) -> str:
@@ -60,7 +65,7 @@ def test_labels_that_are_named_are_counted_instead(three: Path, tmp_path: Path) 
     assert read_toml(tmp_path / "run" / "recipe.toml")["task"]["classes"] == 5
 
 
-@pytest.mark.parametrize("task", [RECOGNITION, Image(width=2, size=16)])
+@pytest.mark.parametrize("task", [RECOGNITION, IMAGE])
 def test_at_real_sites_the_recipe_must_name_them(task: Any) -> None:
     assert task.for_data(DataConfig(labels=("a", "b", "c")), here=False).classes == 3
     with pytest.raises(RecipeError, match="a single site may lack some") as caught:
@@ -73,20 +78,20 @@ def test_a_number_that_was_set_stays(three: Path) -> None:
 
 
 def test_where_views_are_learned_nothing_is_counted() -> None:
-    task = Image(objective="views", width=2, size=16)
+    task = replace(IMAGE, objective="views")
     assert task.for_data(DataConfig(source="nowhere"), here=True) is task
     task.model()
 
 
 def test_a_model_before_the_count_is_an_error() -> None:
-    for task in (RECOGNITION, Image(width=2, size=16), SkeletonRecognition(width=2)):
+    for task in (RECOGNITION, IMAGE, SkeletonRecognition()):
         with pytest.raises(RecipeError, match="number of classes is not known"):
             task.model()
 
 
 def test_the_longest_list_of_several_sets_counts(tmp_path: Path) -> None:
     make_sets(tmp_path)
-    task = SkeletonRecognition(width=2, length=8, joints="kinect-v1")
+    task = SkeletonRecognition(length=8, joints="kinect-v1")
     lists = task.population(DataConfig(source=str(tmp_path)), 0).describe()["sets"]
     assert task.for_data(DataConfig(source=str(tmp_path)), here=True).classes == max(
         len(told["classes"]) for told in lists.values()
@@ -124,17 +129,16 @@ def test_a_folder_in_use_is_refused_before_the_data_are_looked_at(tmp_path: Path
         fedreel.run("recognition", tmp_path / "other", data=tmp_path / "nowhere")
 
 
-def test_every_task_has_a_command_that_exists() -> None:
-    assert USES.keys() == TASKS.keys()
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    for line in (*USES.values(), EXPORT):
-        program, name, *arguments = shlex.split(line.format(run="runs/x"))
-        assert program == "fedreel"
-        commands[name].make_context(name, arguments)
+@pytest.mark.parametrize("section", [{}, {"objective": "views"}])
+@pytest.mark.parametrize("task", TASKS)
+def test_every_run_ends_with_a_command_that_exists(task: str, section: dict[str, str]) -> None:
+    said = outcome(Path("runs/x y"), {**SUMMARY, "task": task}, section)[-1]
+    program, name, *arguments = shlex.split(said.removeprefix("next:   "))
+    assert (program, name == "export") == ("fedreel", bool(section))
+    assert "runs/x y" in arguments
+    command = typer.main.get_command(app).get_command(None, name)  # type: ignore[attr-defined, arg-type]
+    command.make_context(name, arguments)
 
 
-def test_a_run_that_learned_from_views_is_exported() -> None:
-    summary = {"metrics": {}, "refused": {}, "rounds": 1, "wall_seconds": 1.0, "task": "image", "method": "fedca"}
-    assert "fedreel export" in outcome(Path("runs/x y"), summary, {"objective": "views"})[-1]
-    assert "'runs/x y'" in outcome(Path("runs/x y"), summary, {})[-1]
-    assert len(outcome(Path("x"), {**summary, "task": "a plugin's"}, {})) == 3
+def test_a_task_without_verbs_ends_with_its_report() -> None:
+    assert outcome(Path("x"), {**SUMMARY, "task": "a package's"}, {})[-1].startswith("report: ")

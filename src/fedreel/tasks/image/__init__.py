@@ -9,6 +9,7 @@ SYSTEM = System(
         Verb(
             "recognize",
             "fedreel.tasks.use.recognize:recognize",
+            "IMAGE",
             answers="fedreel.tasks.image.recognize:recognize_images",
         ),
     ),

@@ -14,11 +14,17 @@ from torch import Tensor
 from fedreel import playground
 from fedreel.config import DataConfig
 from fedreel.core.task import EVERYONE, ClientData, Population, Tensors
+from fedreel.data.division import (
+    NO_OWNERS,
+    check_training,
+    class_names,
+    first_of_each,
+    make_partitioner,
+    nested_share,
+)
 from fedreel.data.partition import NaturalIdPartitioner
 from fedreel.errors import DataError
 from fedreel.tasks.image.pictures import Pictures, open_pictures
-from fedreel.tasks.vision.clips import NO_OWNERS, check_training, class_names, make_partitioner
-from fedreel.tasks.vision.shares import first_of_each, nested_share
 
 
 @dataclass(frozen=True)

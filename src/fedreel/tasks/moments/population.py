@@ -12,13 +12,13 @@ import torch
 
 from fedreel.config import DataConfig
 from fedreel.core.task import EVERYONE, ClientData, Population
+from fedreel.data.division import check_training, class_names, make_partitioner
 from fedreel.data.partition import IidPartitioner, NaturalIdPartitioner, histogram
 from fedreel.errors import DataError
 from fedreel.tasks.moments.annotations import Query, Repairs
 from fedreel.tasks.moments.examples import Moments, best_window
 from fedreel.tasks.moments.features import MomentFeatures
 from fedreel.tasks.moments.text import Words
-from fedreel.tasks.vision.clips import check_training, class_names, make_partitioner
 
 UNKNOWN = "unknown"
 

@@ -9,6 +9,7 @@ SYSTEM = System(
         Verb(
             "recognize",
             "fedreel.tasks.use.recognize:recognize",
+            "CLIP",
             answers="fedreel.tasks.recognition.recognize:recognize_videos",
         ),
         Verb("search", "fedreel.tasks.vision.search.command:search", "CLIP FOLDER"),

@@ -9,6 +9,7 @@ SYSTEM = System(
         Verb(
             "recognize",
             "fedreel.tasks.use.recognize:recognize",
+            "MOTION",
             answers="fedreel.tasks.skeleton.recognize:recognize_motion",
         ),
     ),

@@ -15,13 +15,13 @@ import torch
 from fedreel import playground
 from fedreel.config import DataConfig
 from fedreel.core.task import EVERYONE, ClientData, Population, Tensors
+from fedreel.data.division import check_training, make_partitioner
 from fedreel.data.partition import NaturalIdPartitioner, histogram
 from fedreel.errors import DataError, RecipeError, nearest
 from fedreel.tasks.skeleton.joints import Joints
 from fedreel.tasks.skeleton.motions import find_sets
 from fedreel.tasks.skeleton.prepare import Prepared, load_set
 from fedreel.tasks.skeleton.recordings import Unusable, set_name
-from fedreel.tasks.vision.clips import check_training, make_partitioner
 
 TOLD = 100  # recordings that were left out and are named in the run's records
 

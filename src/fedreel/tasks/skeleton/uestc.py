@@ -84,7 +84,7 @@ def _matrix(path: Path) -> np.ndarray:
         raise DataError(
             "the package scipy is needed to read .mat files",
             where=str(path),
-            hint="install scipy, or give the .txt files of the set",
+            hint="pip install 'fedreel[mat]', or give the .txt files of the set",
         ) from error
     try:
         found = [np.asarray(value) for key, value in loadmat(path).items() if not key.startswith("__")]

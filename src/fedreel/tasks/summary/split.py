@@ -13,11 +13,11 @@ from torch import Tensor
 
 from fedreel.config import DataConfig
 from fedreel.core.task import EVERYONE, ClientData, Population
+from fedreel.data.division import check_training, class_names, make_partitioner
 from fedreel.data.partition import IidPartitioner, NaturalIdPartitioner, Parts, histogram
 from fedreel.errors import DataError
 from fedreel.tasks.summary.data import SummaryVideo
 from fedreel.tasks.summary.metrics import RATIO, Truth, summarize
-from fedreel.tasks.vision.clips import check_training, class_names, make_partitioner
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 

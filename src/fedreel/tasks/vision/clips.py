@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,13 @@ import numpy as np
 import torch
 
 from fedreel import playground
-from fedreel.config import DataConfig, build
+from fedreel.config import DataConfig
 from fedreel.core.task import EVERYONE, ClientData, Examples, Population, Tensors
 from fedreel.data import clip_index, shards
-from fedreel.data.partition import PARTITIONERS, IidPartitioner, NaturalIdPartitioner, histogram
-from fedreel.errors import DataError, RecipeError, nearest
+from fedreel.data.division import NO_OWNERS, check_training, class_names, make_partitioner
+from fedreel.data.partition import IidPartitioner, NaturalIdPartitioner, histogram
+from fedreel.errors import DataError
 from fedreel.machine.cache import cache_folder
-
-NO_OWNERS = (
-    """divide them among made-up clients, --set 'data.partition={name="iid", num_partitions=4}',"""
-    " or make them one client's, --set data.owner=me"
-)
 
 
 class HeldClips(Population):
@@ -113,18 +109,6 @@ def _playground_clips(config: DataConfig, size: tuple[int, int]) -> shards.Shard
     return shards.build(clip_index.find(root), root, folder, size=size)
 
 
-def make_partitioner(table: dict[str, Any]) -> Any:
-    """The partitioner that a [data.partition] table names."""
-    name = str(table.get("name"))
-    if name not in PARTITIONERS:
-        raise RecipeError(
-            f"unknown partition '{name}'",
-            where="[data.partition] name",
-            hint=nearest(name, PARTITIONERS),
-        )
-    return build(PARTITIONERS[name], {k: v for k, v in table.items() if k != "name"}, f"[data.partition] {name}")
-
-
 def _check_known(clips: Sequence[clip_index.Clip], config: DataConfig, field: str, hint: str = "") -> None:
     without = [clip.path for clip in clips if not getattr(clip, field)]
     if without:
@@ -134,32 +118,6 @@ def _check_known(clips: Sequence[clip_index.Clip], config: DataConfig, field: st
             expected=f"OWNER/CLASS/clip.mp4, or a column `{field}` in index.csv",
             found=f"{len(without)} of {len(clips)}, the first is {without[0]}",
             hint=hint,
-        )
-
-
-def class_names(found: list[str], config: DataConfig) -> list[str]:
-    """The recipe's labels, if it names them; otherwise those found."""
-    unknown = [label for label in found if config.labels and label not in config.labels]
-    if unknown:
-        raise DataError(
-            "the data have labels that the recipe does not name",
-            where=config.source,
-            expected=", ".join(config.labels[:12]),
-            found=", ".join(unknown[:5]),
-            hint="add them to data.labels, or rename them in the data",
-        )
-    return list(config.labels) or found
-
-
-def check_training(parts: Mapping[str, tuple[np.ndarray, np.ndarray]], config: DataConfig, hint: str) -> None:
-    """Raise if a client (its rows for training, and for testing) has nothing to train on."""
-    empty = [client for client, (train, _) in parts.items() if len(train) == 0]
-    if empty:
-        raise DataError(
-            "a client has nothing to train on",
-            found=", ".join(empty[:5]),
-            where=config.source,
-            hint=f"give fewer clients, another partition, {hint}",
         )
 
 

@@ -15,6 +15,7 @@ from fedreel.config import DataConfig, check_ranges
 from fedreel.core.abilities import Contrastable, ServerObjective, Supervision
 from fedreel.core.server_training import FullBatches
 from fedreel.core.task import Examples, Outputs, Tensors
+from fedreel.data.division import nested_share
 from fedreel.errors import DataError, RecipeError
 from fedreel.machine.device import seeded
 from fedreel.models.backbone import Backbone
@@ -23,7 +24,6 @@ from fedreel.models.projector import Form, Projected
 from fedreel.tasks.classification import Classification
 from fedreel.tasks.vision.contrast_views import SimCLR
 from fedreel.tasks.vision.nt_xent import nt_xent
-from fedreel.tasks.vision.shares import nested_share
 
 if TYPE_CHECKING:
     from typing import Self
