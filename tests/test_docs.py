@@ -232,12 +232,10 @@ def test_entry_points_give_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def tensors_of(method: Method) -> list[TensorInfo]:
-    """Of the models that recipes train on the tasks it was made for: it may keep back what only those models have. A
-    method for any task is asked on recognition's."""
-    names = [name for name in recipe_names() if not name.endswith("-paper")] if method.needs else ["recognition"]
-    tasks = [make_task(load_recipe(name)) for name in names]
-    models = [task.model() for task in tasks if all(isinstance(task, ability) for ability in method.needs)]
-    return [tensor for model in models for tensor in bind(model).layout.tensors]
+    """Of recognition's model, and of those on the tasks that the method needs: it may keep back what only they have."""
+    tasks = {name: make_task(load_recipe(name)) for name in recipe_names() if not name.endswith("-paper")}
+    needed = [task for task in tasks.values() if method.needs and all(isinstance(task, a) for a in method.needs)]
+    return [tensor for task in (tasks["recognition"], *needed) for tensor in bind(task.model()).layout.tensors]
 
 
 def table(heading: str, page: str = "privacy.md") -> list[list[str]]:

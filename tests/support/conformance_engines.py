@@ -35,10 +35,10 @@ def local(data: Path, out: Path) -> Stage:
 
     def outcome(name: str) -> Outcome:
         if not (out / name).exists():
-            run_case(name, data, out / name, {"name": "local"}, CASES[name].rounds or 1)
+            run_case(CASES[name], data, out / name, {"name": "local"}, CASES[name].rounds or 1)
             if CASES[name].rounds is None and any((out / name / "clients").rglob("*.safetensors")):
                 shutil.rmtree(out / name)
-                run_case(name, data, out / name, {"name": "local"}, 2)
+                run_case(CASES[name], data, out / name, {"name": "local"}, 2)
         return _all_here(out / name)
 
     return outcome
@@ -58,7 +58,7 @@ def _here(data: Path, out: Path, rounds: Mapping[str, int], engine: dict[str, An
     """In this process, a job when it is asked for."""
 
     def outcome(name: str) -> Outcome:
-        run_case(name, data, out / name, engine, rounds[name])
+        run_case(CASES[name], data, out / name, engine, rounds[name])
         return _all_here(out / name)
 
     yield outcome

@@ -70,12 +70,13 @@ CASES = {
 NEEDS_ALL_DATA = {"centralised"}  # cannot run at real sites, and says so
 
 
-def write_data(root: Path) -> Path:
-    """Every task's data, a folder each, with all clients; and the same divided among the sites, a folder each."""
+def write_data(root: Path, *tasks: str) -> Path:
+    """The tasks' data (all tasks', if none is named), a folder each, with all clients; and the same divided among the
+    sites, a folder each."""
     for place, clients in (("", CLIENTS), *SITES.items()):
         (root / place / "toy").mkdir(parents=True)
         (root / place / "toy" / "clients.txt").write_text(" ".join(clients))
-        for task in SMALL_TASKS:
+        for task in tasks or SMALL_TASKS:
             _small(task).write(root / place / task, clients)
     return root
 
@@ -96,9 +97,9 @@ def recipe_of(case: Case, data: Path, engine: dict[str, Any], rounds: int) -> Re
     )
 
 
-def run_case(name: str, data: Path, out: Path, engine: dict[str, Any], rounds: int) -> None:
+def run_case(case: Case, data: Path, out: Path, engine: dict[str, Any], rounds: int) -> None:
     """The tests' own task and methods are not registered in this process."""
-    recipe = recipe_of(CASES[name], data, engine, rounds)
+    recipe = recipe_of(case, data, engine, rounds)
     task = Toy() if recipe.task["name"] == "toy" else make_task(recipe)
     own = SYNTHETIC.get(recipe.method["name"])
     run(recipe, out, quiet=True, task=task, method=own() if own else make_method(recipe))
@@ -131,7 +132,7 @@ def _child(name: str, order: dict[str, Any]) -> int:
     out = Path(order["out"]) / name
     try:
         engine = {"name": "flower", "server": order["server"]}
-        run_case(name, Path(order["data"]), out, engine, order["jobs"][name])
+        run_case(CASES[name], Path(order["data"]), out, engine, order["jobs"][name])
         return 0
     except Exception:
         Path(f"{out}.error").write_text(traceback.format_exc())
