@@ -24,8 +24,8 @@ from fedreel.config import make_recipe
 from fedreel.core.job import make_task
 from fedreel.data.features import Plain, video_features
 from fedreel.errors import DataError, FedreelError, RunError
+from fedreel.machine.words import clock
 from fedreel.media.frames import Timeline
-from fedreel.report.pictures import clock
 from fedreel.runs.run import load, run
 from fedreel.tasks.moments.command import find
 from fedreel.tasks.moments.features import pooled
