@@ -9,6 +9,7 @@ import typer
 
 from fedreel.cli.options import Out
 from fedreel.errors import FedreelError
+from fedreel.machine.progress import ProgressBar
 
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, check and decode data.")
 
@@ -39,11 +40,10 @@ def data_check(
     thorough: Annotated[bool, typer.Option("--thorough", help="Decode every frame; takes much longer.")] = False,
 ) -> None:
     """Look at a data folder: what is there, what is broken, what would surprise a training run."""
-    from fedreel.cli.bar import bar
     from fedreel.data.check import check
 
-    with bar("looking") as tell:
-        result = check(folder, thorough, tell)
+    with ProgressBar() as progress:
+        result = check(folder, thorough, progress.counting("looking"))
     typer.echo("\n".join(result.lines()))
     if not result.ok:
         raise typer.Exit(1)
@@ -58,14 +58,14 @@ def data_shard(
     layout: Annotated[str, typer.Option(help="What the folders mean.")] = "auto",
 ) -> None:
     """Decode videos once into uint8 shards that are mapped into memory. Broken files are skipped and listed."""
-    from fedreel.cli.bar import bar
     from fedreel.data import archive, clip_index, shards
 
     out = out.resolve()
     if source.is_file():
         source = archive.extract(source, out.with_name(out.name + "-videos"))
     clips = clip_index.find(source, layout)
-    with bar(f"decoding {source}") as tell:
+    with ProgressBar() as progress:
+        tell = progress.counting(f"decoding {source}")
         done = shards.build(clips, source, out, size=(size, size), frames=frames, progress=tell)
     for broken in done.broken:
         typer.echo(f"skipped {broken.path}: {broken.reason}", err=True)

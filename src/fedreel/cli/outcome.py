@@ -23,7 +23,7 @@ def outcome(run: Path, summary: Mapping[str, Any], task: Mapping[str, Any]) -> l
     ]
     system, model = find_system(summary["task"]), shlex.quote(str(run))
     if task.get("objective") == "views":
-        lines.append(f"next:   fedreel export {model} -o backbone.safetensors")
+        lines.append(f"next:   fedreel export --model {model} -o backbone.safetensors")
     elif system and system.verbs:
         verb = system.verbs[0]
         lines.append(f"next:   fedreel {verb.name} {verb.example} --model {model}")
