@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from click import UsageError
 from typer.testing import CliRunner
 
+import fedreel
 from fedreel.cli import app
 from fedreel.cli.catalogue import catalogue
 from fedreel.config import load_recipe, read_toml, recipe_names
@@ -83,7 +85,8 @@ def test_examples_run(block: Block, tmp_path: Path) -> None:
     save_named(tmp_path)
     script = tmp_path / "example.py"
     script.write_text(block.text, encoding="utf-8")
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(fedreel.__file__).parent.parent)}
+    env = {**os.environ, **own}
     done = subprocess.run([sys.executable, script.name], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
@@ -226,9 +229,26 @@ def test_entry_points_give_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert make_method(recipe).keep == 0.25  # type: ignore[attr-defined]
         recipe = load_recipe("recognition", ["task.backbone=spacetime", "task.backbone.width=32"])
         assert make_task(recipe).backbone.width == 32  # type: ignore[attr-defined]
+        check_verb(tmp_path)
     finally:
-        for name in ("points", "choosy", "backwards", "spacetime"):
+        for name in ("points", "points_system", "points_verb", "choosy", "backwards", "spacetime"):
             sys.modules.pop(name, None)
+
+
+def check_verb(folder: Path) -> None:
+    """The verb that add-a-task.md declares: it finds what the model finds, and writes it where it is told to."""
+    points = importlib.import_module("points")
+    run = fedreel.run(points.recipe(), folder / "run").path
+    (folder / "points.txt").write_text("0 0\n0.1 0.2\n3 3\n")
+    result = fedreel.inside(folder / "points.txt", run, out=folder / "in.txt", page=folder / "in.html")
+    with torch.no_grad():
+        rows = torch.tensor([[0.0, 0.0], [0.1, 0.2], [3.0, 3.0]])
+        loaded = fedreel.load(run)
+        classes = loaded.task.forward(loaded.model, (rows, None)).logits.argmax(1).tolist()
+    texts = [text for text, which in zip(("0 0", "0.1 0.2", "3 3"), classes) if which]
+    assert result.lines() == texts == (folder / "in.txt").read_text().split("\n")
+    assert all(text in (folder / "in.html").read_text() for text in texts)
+    assert result.files == [folder / "in.txt", folder / "in.html"]
 
 
 def tensors_of(method: Method) -> list[TensorInfo]:

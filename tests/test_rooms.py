@@ -28,6 +28,8 @@ FLOORS = (
 )
 GROUND = frozenset({"errors", "config", "machine"})
 ONLY = {
+    "systems": set(),  # it names modules, and imports them when they are asked for
+    "registry": {"errors", "systems"},
     "config": {"errors", "registry"},
     "machine": {"errors"},
     "kernels": {"errors", "machine"},

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +106,15 @@ def test_what_the_command_line_takes_is_what_python_takes(verb: fedreel.systems.
     assert [param.name for param in command.params] == [*plain]
     defaults = {param.name: param.default for param in command.params if not param.required}
     assert defaults == {name: default for name, default in plain.items() if default is not inspect.Parameter.empty}
+
+
+@every_system
+def test_the_example_of_a_verb_is_a_command_that_parses(system: System) -> None:
+    """What a finished run tells its user to type next."""
+    for verb in system.verbs:
+        words = shlex.split(f"{verb.example} --model runs/x")
+        command = typer.main.get_command(app).commands[verb.name]  # type: ignore[attr-defined]
+        assert str(command.make_context(verb.name, words).params["model"]) == "runs/x"
 
 
 def test_a_task_may_share_a_verb_and_names_who_answers_for_it() -> None:

@@ -32,3 +32,16 @@ def test_at_the_end_the_line_is_erased() -> None:
 
 def test_files_and_pipes_get_nothing() -> None:
     assert told(False) == ""
+
+
+def test_counts_are_shares() -> None:
+    shares: list[tuple[str, float]] = []
+
+    class Noting(ProgressBar):
+        def __call__(self, what: str, share: float) -> None:
+            shares.append((what, share))
+
+    count = Noting(Console(file=io.StringIO())).counting("looking")
+    for done, total in ((1, 4), (4, 4), (0, 0)):
+        count(done, total)
+    assert shares == [("looking", 0.25), ("looking", 1.0), ("looking", 0.0)]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fedreel.errors import DataError
 from fedreel.media import frames
 from fedreel.media.cut import cut, placed
-from fedreel.media.frames import Film, some
+from fedreel.media.frames import Film, select_frames
 from support.films import RATE, film, numbered, pictures_of, read_number, sound_of
 
 FAST = {"preset": "ultrafast", "crf": "12"}
@@ -58,7 +58,10 @@ def test_frames_are_found_again_in_any_container(name: str, tmp_path: Path) -> N
     source = film(tmp_path / name, [numbered(i) for i in range(50)], codec=codec, options={"g": "6", "bf": "0"})
     line = timeline(source)
     assert line.n_frames == 50
-    got = [(n, read_number(f.to_ndarray(format="rgb24"))) for n, f in some(source, line, [(7, 8), (30, 31), (49, 49)])]
+    got = [
+        (n, read_number(f.to_ndarray(format="rgb24")))
+        for n, f in select_frames(source, line, [(7, 8), (30, 31), (49, 49)])
+    ]
     assert got == [(n, n) for n in (7, 8, 30, 31, 49)]
     assert cut(source, [(30, 34)], tmp_path / "out.mp4", timeline=line) == 5
     assert numbers_of(tmp_path / "out.mp4") == [30, 31, 32, 33, 34]
@@ -71,7 +74,7 @@ def test_only_what_lies_between_key_frames_is_decoded(tmp_path: Path, monkeypatc
     seen: list[int] = []
     find = frames._number
     monkeypatch.setattr(frames, "_number", lambda line, pts: seen.append(n := find(line, pts)) or n)
-    assert [n for n, _ in some(source, line, [(7, 8), (52, 53)])] == [7, 8, 52, 53]
+    assert [n for n, _ in select_frames(source, line, [(7, 8), (52, 53)])] == [7, 8, 52, 53]
     assert seen == [5, 6, 7, 8, 50, 51, 52, 53]
 
 
@@ -92,7 +95,7 @@ def test_a_jump_that_ends_too_late_is_done_again_from_the_beginning(
             yield pictures
 
     monkeypatch.setattr(frames, "opened", wrong)
-    assert [n for n, _ in some(source, line, [(12, 13), (18, 18)])] == [12, 13, 18]
+    assert [n for n, _ in select_frames(source, line, [(12, 13), (18, 18)])] == [12, 13, 18]
 
 
 def test_the_times_between_frames_stay_as_they_are(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from fedreel.cli.options import Out
 from fedreel.errors import FedreelError
+from fedreel.machine.progress import ProgressBar
 
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, check and decode data.")
 
@@ -40,10 +41,9 @@ def data_check(
 ) -> None:
     """Look at a data folder: what is there, what is broken, what would surprise a training run."""
     from fedreel.data.check import check
-    from fedreel.machine.progress import ProgressBar
 
-    with ProgressBar() as bar:
-        result = check(folder, thorough, lambda done, total: bar("looking", done / total))
+    with ProgressBar() as progress:
+        result = check(folder, thorough, progress.counting("looking"))
     typer.echo("\n".join(result.lines()))
     if not result.ok:
         raise typer.Exit(1)
@@ -59,17 +59,13 @@ def data_shard(
 ) -> None:
     """Decode videos once into uint8 shards that are mapped into memory. Broken files are skipped and listed."""
     from fedreel.data import archive, clip_index, shards
-    from fedreel.machine.progress import ProgressBar
 
     out = out.resolve()
     if source.is_file():
         source = archive.extract(source, out.with_name(out.name + "-videos"))
     clips = clip_index.find(source, layout)
-    with ProgressBar() as bar:
-
-        def tell(done: int, total: int) -> None:
-            bar("decoding", done / total)
-
+    with ProgressBar() as progress:
+        tell = progress.counting(f"decoding {source}")
         done = shards.build(clips, source, out, size=(size, size), frames=frames, progress=tell)
     for broken in done.broken:
         typer.echo(f"skipped {broken.path}: {broken.reason}", err=True)

@@ -37,6 +37,18 @@ def sync_path(path: Path) -> None:
 
 
 @contextlib.contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """A name beside `path` to write to; the file becomes `path` if all goes well, and is gone if not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
 def new_folder(path: Path):  # type: ignore[no-untyped-def]
     """Yields a temp folder that becomes `path` when the block ends well, and vanishes when it does not."""
     temp = path.with_name(f".{path.name}.tmp")

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Tell = Callable[[str, float], None]  # what is being done, and which share of it is done
+Count = Callable[[int, int], None]  # how many are done, of how many
 
 
 class ProgressBar:
@@ -33,6 +34,10 @@ class ProgressBar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+    def counting(self, what: str) -> Count:
+        """To be called with how many are done, of how many."""
+        return lambda done, total: self(what, done / max(total, 1))
 
     def __call__(self, what: str, share: float) -> None:
         if what != self._what:

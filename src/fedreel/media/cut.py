@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -18,8 +17,9 @@ from av.video.format import VideoFormat
 from av.video.reformatter import VideoReformatter
 
 from fedreel.errors import DataError
+from fedreel.machine.files import new_file
 from fedreel.machine.progress import Tell
-from fedreel.media.frames import Film, Span, Timeline, some
+from fedreel.media.frames import Film, Span, Timeline, select_frames
 from fedreel.media.packets import reason
 
 RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)  # what AAC can have
@@ -54,10 +54,10 @@ def cut(
     places = _places(spans, line)
     total, done = sum(last - first + 1 for first, last in spans), 0
     try:
-        with whole(Path(out)) as temporary:
+        with new_file(Path(out)) as temporary:
             target = av.open(str(temporary), "w", format="mp4", container_options={"movflags": "+faststart"})
             with target, _Writer(target, video, line, places) as writer:
-                for number, frame in some(video, line, spans):
+                for number, frame in select_frames(video, line, spans):
                     if watch:
                         watch(number, frame)
                     writer.add(number, frame)
@@ -67,18 +67,6 @@ def cut(
     except (OSError, av.FFmpegError) as error:
         raise DataError("the video cannot be written", where=str(out), found=reason(error)) from error
     return done
-
-
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; the file becomes `path` if all goes well, and is gone if not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

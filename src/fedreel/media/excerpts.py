@@ -13,7 +13,7 @@ import av
 import numpy as np
 from av.video.reformatter import VideoReformatter
 
-from fedreel.media.frames import Film, Span, Timeline, some
+from fedreel.media.frames import Film, Span, Timeline, select_frames
 from fedreel.media.packets import opened, reason, unreadable
 from fedreel.media.video import rgb
 
@@ -58,7 +58,7 @@ def chosen(path: Path, which: Which, picture: Picture) -> tuple[dict[int, np.nda
         line = _scanned(path)
         if line is not None:
             wanted = np.unique(which(line.n_frames))
-            found = {n: picture(frame, line.pixel) for n, frame in some(path, line, _spans(wanted))}
+            found = {n: picture(frame, line.pixel) for n, frame in select_frames(path, line, _spans(wanted))}
             if len(found) == len(wanted):
                 return found, line
         return _all_decoded(path, which, picture)

@@ -90,7 +90,7 @@ class Film:
         self._last = frame.duration or usual
 
 
-def some(path: Path, timeline: Timeline, spans: Sequence[Span]) -> Iterator[tuple[int, Any]]:
+def select_frames(path: Path, timeline: Timeline, spans: Sequence[Span]) -> Iterator[tuple[int, Any]]:
     """The frames of ascending spans with their numbers. What lies between is jumped over as far as key frames allow."""
     for run in _runs(timeline, spans):
         wanted = {number for first, last in run for number in range(first, last + 1)}

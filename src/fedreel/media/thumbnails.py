@@ -12,7 +12,7 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 
 from fedreel.media.excerpts import shape
-from fedreel.media.frames import Timeline, some
+from fedreel.media.frames import Timeline, select_frames
 from fedreel.media.video import rgb
 
 WIDE, HIGH = 360, 270  # a picture fits into this
@@ -33,7 +33,7 @@ class Thumbnails:
 def thumbnails(video: Path, line: Timeline, wanted: Collection[int]) -> dict[int, bytes]:
     """Pictures of these frames, by their numbers; only they and what they need are decoded."""
     keep = Thumbnails(wanted, line)
-    for number, frame in some(video, line, [(number, number) for number in sorted(wanted)]):
+    for number, frame in select_frames(video, line, [(number, number) for number in sorted(wanted)]):
         keep(number, frame)
     return keep.pictures
 

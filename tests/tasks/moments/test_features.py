@@ -13,7 +13,7 @@ from fedreel.data.features import make_features
 from fedreel.errors import DataError
 from fedreel.media import video
 from fedreel.tasks.moments import features as module
-from fedreel.tasks.moments.features import is_features, make_moment_features, open_features, pooled
+from fedreel.tasks.moments.features import is_features, make_moment_features, open_features, pool_windows
 from support import moment_files as make
 
 ROWS = {"A": np.arange(12, dtype=np.float16).reshape(4, 3), "B": np.ones((2, 3), np.float16)}
@@ -24,13 +24,13 @@ ROWS = {"A": np.arange(12, dtype=np.float16).reshape(4, 3), "B": np.ones((2, 3),
 
 def test_rows_are_means_over_equal_windows() -> None:
     x = np.array([[0, 10], [2, 20], [4, 30], [6, 40], [8, 50], [10, 60]], np.float32)
-    np.testing.assert_array_equal(pooled(x, 3), [[1, 15], [5, 35], [9, 55]])
-    np.testing.assert_array_equal(pooled(x, 1), [[5, 35]])
-    np.testing.assert_array_equal(pooled(x, 6), x)
-    np.testing.assert_array_equal(pooled(x, 4)[:, 0], [0, 3, 6, 9])  # rows 0 | 1, 2 | 3 | 4, 5
-    np.testing.assert_array_equal(pooled(x[:2], 4)[:, 0], [0, 0, 2, 2])  # too few are repeated
-    np.testing.assert_array_equal(pooled(x[:1], 3)[:, 1], [10, 10, 10])
-    assert pooled(x, 4).dtype == np.float32
+    np.testing.assert_array_equal(pool_windows(x, 3), [[1, 15], [5, 35], [9, 55]])
+    np.testing.assert_array_equal(pool_windows(x, 1), [[5, 35]])
+    np.testing.assert_array_equal(pool_windows(x, 6), x)
+    np.testing.assert_array_equal(pool_windows(x, 4)[:, 0], [0, 3, 6, 9])  # rows 0 | 1, 2 | 3 | 4, 5
+    np.testing.assert_array_equal(pool_windows(x[:2], 4)[:, 0], [0, 0, 2, 2])  # too few are repeated
+    np.testing.assert_array_equal(pool_windows(x[:1], 3)[:, 1], [10, 10, 10])
+    assert pool_windows(x, 4).dtype == np.float32
 
 
 def test_pooling_is_that_of_the_windows_definition() -> None:
@@ -39,7 +39,7 @@ def test_pooling_is_that_of_the_windows_definition() -> None:
         x = rng.normal(size=(n, 4)).astype(np.float32)
         windows = [(i * n // length, max((i + 1) * n // length, i * n // length + 1)) for i in range(length)]
         expected = [x[a:b].astype(np.float64).mean(axis=0) for a, b in windows]
-        np.testing.assert_allclose(pooled(x, length), expected, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(pool_windows(x, length), expected, rtol=1e-6, atol=1e-7)
 
 
 # sources
@@ -104,7 +104,7 @@ def test_videos_without_usable_features_are_told_with_the_reason(tmp_path: Path)
     np.save(folder / "object.npy", np.array([{}]), allow_pickle=True)
     (folder / "rubbish.npy").write_bytes(b"rubbish")
     found = open_features(folder)
-    rows, faults = found.pooled(["A", "bad", "C", "B", *["wide", "flat", "empty", "text", "object", "rubbish"]], 8)
+    rows, faults = found.pool_all(["A", "bad", "C", "B", *["wide", "flat", "empty", "text", "object", "rubbish"]], 8)
     assert [*rows] == ["A", "B"]
     np.testing.assert_array_equal(rows["B"], np.ones((8, 3)))
     assert {*faults} == {"bad", "C", "wide", "flat", "empty", "text", "object", "rubbish"}
@@ -114,7 +114,7 @@ def test_videos_without_usable_features_are_told_with_the_reason(tmp_path: Path)
 def test_no_features_for_any_video_is_refused_with_names_of_both_sides(tmp_path: Path) -> None:
     found = open_features(as_npz(tmp_path))
     with pytest.raises(DataError, match=r"(?s)none of the annotated videos.*X1, X2, X3 .*A, B"):
-        found.pooled(["X1", "X2", "X3", "X4"], 8)
+        found.pool_all(["X1", "X2", "X3", "X4"], 8)
 
 
 @pytest.mark.parametrize(

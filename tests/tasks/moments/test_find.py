@@ -24,11 +24,11 @@ from fedreel.config import make_recipe
 from fedreel.core.job import make_task
 from fedreel.data.features import Plain, video_features
 from fedreel.errors import DataError, FedreelError, RunError
+from fedreel.machine.words import clock
 from fedreel.media.frames import Timeline
-from fedreel.report.pictures import clock
 from fedreel.runs.run import load, run
 from fedreel.tasks.moments.command import find
-from fedreel.tasks.moments.features import pooled
+from fedreel.tasks.moments.features import pool_windows
 from fedreel.tasks.moments.find import nearest_frames
 from fedreel.tasks.moments.result import Finding
 from fedreel.tasks.moments.text import Words
@@ -137,7 +137,7 @@ def change_card(model: Path, **values: Any) -> None:
 def by_hand(video: Path, indices: list[int], model: Path, top: int, client: str = "") -> tuple[Any, Any, Any]:
     """Spans in shares, log-probabilities, and scores of windows, from the file on."""
     loaded = load(model, client=client)
-    rows = torch.from_numpy(pooled(video_features(video, Plain(), 2.0).features, 8))[None]
+    rows = torch.from_numpy(pool_windows(video_features(video, Plain(), 2.0).features, 8))[None]
     words = torch.tensor([indices + [0] * (15 - len(indices))])
     with torch.no_grad():
         located = loaded.model(rows, words)

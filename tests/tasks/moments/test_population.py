@@ -19,7 +19,7 @@ from fedreel.errors import DataError, RecipeError
 from fedreel.playground import SMALL
 from fedreel.tasks.moments.annotations import Query, Repairs
 from fedreel.tasks.moments.examples import Moments, best_window
-from fedreel.tasks.moments.features import pooled
+from fedreel.tasks.moments.features import pool_windows
 from fedreel.tasks.moments.population import MomentPopulation, sides, training_videos
 from fedreel.tasks.moments.sources import open_moments
 from fedreel.tasks.moments.text import Words
@@ -196,7 +196,7 @@ def test_a_clients_data_are_its_queries(tmp_path: Path) -> None:
     assert (video.shape, indices.shape, spans.shape, times.shape) == ((30, 6, 3), (30, 8), (30, 2), (30, 3))
     for k, row in enumerate(found.rows("kitchen")[0]):
         query = queries[row]
-        np.testing.assert_array_equal(video[k], pooled(found.features.get(query.video), 6))
+        np.testing.assert_array_equal(video[k], pool_windows(found.features.get(query.video), 6))
         assert indices[k].tolist() == [3, 1, 1, 1, 4, 1, 2, 1]
         np.testing.assert_allclose(times[k], [query.start, query.end, query.duration])
         first, last = best_window(*(np.array([x]) for x in (query.start, query.end, query.duration)), 6)

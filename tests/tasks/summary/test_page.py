@@ -12,7 +12,7 @@ import av
 import numpy as np
 import pytest
 
-from fedreel.report.pictures import clock
+from fedreel.machine.words import clock
 from fedreel.tasks.summary.command import summarize
 from fedreel.tasks.summary.result import Summary
 from support.films import pictures_of, scenes

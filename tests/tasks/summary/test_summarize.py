@@ -21,8 +21,8 @@ from fedreel.data.features import Plain, video_features
 from fedreel.data.steps import VideoSteps, look
 from fedreel.errors import DataError, FedreelError, RecipeError, RunError
 from fedreel.kernels.dtw import dtw
+from fedreel.machine.words import clock
 from fedreel.media.frames import Timeline
-from fedreel.report.pictures import clock
 from fedreel.runs.run import load, run
 from fedreel.tasks.summary import summarize as module
 from fedreel.tasks.summary.command import summarize

@@ -68,12 +68,12 @@ class MomentFeatures:
         """Seconds, or 0 where the source does not tell."""
         return self.durations.get(self.key(video), 0.0)
 
-    def pooled(self, videos: Iterable[str], length: int) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    def pool_all(self, videos: Iterable[str], length: int) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         """Each video in `length` rows, and why the others have none."""
         wanted, done, faults = list(videos), {}, {}
         for video in wanted:
             try:
-                done[video] = pooled(self.get(video), length)
+                done[video] = pool_windows(self.get(video), length)
             except DataError as error:
                 faults[video] = f"{error.problem}: {error.found}"
         if not done:
@@ -96,7 +96,7 @@ class MomentFeatures:
         raise fault
 
 
-def pooled(x: np.ndarray, length: int) -> np.ndarray:
+def pool_windows(x: np.ndarray, length: int) -> np.ndarray:
     """Rows (n, d) as `length` rows: means over equal windows of the time, or the nearest row where there are fewer."""
     starts = np.arange(length) * len(x) // length
     if len(x) <= length:

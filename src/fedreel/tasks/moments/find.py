@@ -21,7 +21,7 @@ from fedreel.media.cut import cut
 from fedreel.media.frames import Span, Timeline
 from fedreel.media.thumbnails import thumbnails
 from fedreel.runs.run import Loaded
-from fedreel.tasks.moments.features import pooled
+from fedreel.tasks.moments.features import pool_windows
 from fedreel.tasks.moments.grounding import Grounder
 from fedreel.tasks.moments.page import draw_page
 from fedreel.tasks.moments.result import Finding, Moment
@@ -124,7 +124,7 @@ def _answer(
     net, task = loaded.model, loaded.task
     assert isinstance(net, Grounder)
     assert isinstance(task, MomentRetrieval)
-    rows = torch.from_numpy(pooled(steps.rows, task.length))[None].to(device)
+    rows = torch.from_numpy(pool_windows(steps.rows, task.length))[None].to(device)
     most = task.length * (task.length + 1) // 2  # there are no more spans
     with torch.inference_mode():
         located = net(rows, torch.from_numpy(words)[None].to(device))

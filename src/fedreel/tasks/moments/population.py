@@ -47,7 +47,7 @@ class MomentPopulation(Population):
     ) -> None:
         self.length, self.features = length, features
         ids = list(dict.fromkeys(q.video for q in queries))
-        rows, self.missing = features.pooled(ids, length)  # missing: video -> why it has no features
+        rows, self.missing = features.pool_all(ids, length)  # missing: video -> why it has no features
         self.queries = [replace(q, group=q.group or config.owner) for q in queries if q.video in rows]
         train, test = sides(self.queries, 1 - config.test_share)
         self.repairs = repairs or Repairs()

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from fedreel.errors import DataError
 from fedreel.machine.cache import cache_folder
-from fedreel.media.cut import whole
+from fedreel.machine.files import new_file
 from fedreel.media.excerpts import Excerpts
 from fedreel.media.frames import Tell
 from fedreel.tasks.vision.search.embed import Embedder
@@ -93,7 +93,7 @@ class Index:
             ),  # a header of metadata has a limit, this has none
         }
         try:
-            with whole(self.place) as temporary:
+            with new_file(self.place) as temporary:
                 save_file(tensors, temporary)
         except (OSError, SafetensorError) as error:
             raise DataError("the index cannot be kept", where=str(self.place), found=str(error)) from error
