@@ -157,7 +157,7 @@ def test_distillation_by_blocks_says_what_it_wants() -> None:
         def network(self, sample: Skeleton) -> Backbone:
             return StillConfig().network(Clips(1, 1))
 
-    task = SkeletonRecognition(backbone=Joints())
+    task = SkeletonRecognition(classes=3, backbone=Joints())
     with pytest.raises(RecipeError, match="not split into blocks"):
         task.streams(task.model(), task.model(), (torch.zeros(0),) * 3, 1)
 
