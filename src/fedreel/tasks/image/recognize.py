@@ -33,7 +33,6 @@ def _medium(task: Contrasting) -> Medium:
         files=image_files,
         readings=partial(_read, side=task.size),
         mend="get the file anew, or open it in another program and save it as PNG",
-        relearn="; a run with task.backbone.init=FILE learns labels from there",
     )
 
 

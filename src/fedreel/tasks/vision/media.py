@@ -31,7 +31,6 @@ class Medium:
     files: Callable[[Path], list[str]]  # below a folder, sorted
     readings: Callable[[Sequence[Path]], Iterator[Seen | str]]  # of files, in their order; or why it cannot be read
     mend: str  # what to do with a file that is broken
-    relearn: str = ""  # how labels can be learned from a backbone that knows none
 
     @property
     def expected(self) -> str:

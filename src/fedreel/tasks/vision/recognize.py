@@ -45,7 +45,7 @@ def recognize_files(request: Request, top: int, medium_of: Callable[[Contrasting
     loaded, client = load_for(request.run, request.client, str(device))
     assert isinstance(loaded.task, Contrasting)
     medium = medium_of(loaded.task)
-    _check_classes(loaded.task, medium, request.run)
+    _check_classes(loaded.task, request.run)
     paths = _listed(source, medium)
     _check_places(places, source, paths, medium)
     entries: list[FileRecognition] = []
@@ -97,7 +97,7 @@ def _class_names(loaded: Loaded, run: Path) -> list[str]:
     return [*names] if len(names) == loaded.task.classes else numbered_classes(loaded.task.classes)
 
 
-def _check_classes(task: Contrasting, medium: Medium, run: Path) -> None:
+def _check_classes(task: Contrasting, run: Path) -> None:
     """Raise if the task's models have no classes."""
     if task.objective == "views":
         raise RunError(
@@ -105,7 +105,7 @@ def _check_classes(task: Contrasting, medium: Medium, run: Path) -> None:
             where=str(run),
             expected="a run with task.objective = labels",
             found="task.objective = views",
-            hint=f"`fedreel export` writes its backbone{medium.relearn}",
+            hint="`fedreel export` writes its backbone; a run with task.backbone.init=FILE learns labels from there",
         )
 
 
