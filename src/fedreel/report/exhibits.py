@@ -110,7 +110,7 @@ def _lead(stands: Sequence[Stand]) -> Html:
 
 def _section(stand: Stand, root: Path) -> Html:
     exhibit = Exhibit.load(stand.folder)
-    links = [el("a", "Full report", href=_link(stand.run / "report.html", root))]
+    links: list[object] = [el("a", "Full report", href=_link(stand.run / "report.html", root))]
     if exhibit.page:
         links += [" · ", el("a", "the page that the command writes", href=_link(stand.folder / exhibit.page, root))]
     cards = el(

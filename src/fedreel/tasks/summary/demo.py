@@ -24,39 +24,52 @@ from fedreel.tasks.summary.split import Videos
 from fedreel.tasks.use.models import read_card
 from fedreel.tasks.use.showing import part_of_world
 
+OWNERS, SHOTS = 3, 3  # at most
 DRAWS = 20  # random summaries of every test video
 
 
 def show(run: Path, folder: Path) -> Exhibit:
     truths = _test_truths(run)
-    owner, video = _test_video(part_of_world(run, "summary"))
-    shutil.copyfile(video, folder / "video.mp4")
-    out, page = folder / "summary.mp4", folder / "page.html"
-    summary = summarize(video, run, out=out, page=page, client=owner)
+    videos = _test_videos(part_of_world(run, "summary"))
+    cards = [
+        card
+        for number, (owner, video) in enumerate(videos.items(), 1)
+        for card in _cards(run, folder, owner, video, truths[owner][0], number)
+    ]
     draws = _random_orders([truth for of_client in truths.values() for truth in of_client])
-    whole = clock(summary.n_frames / summary.fps)
     return Exhibit(
-        asked="What is worth seeing in this video? A test video of the first owner: all of it, its summary, and the"
-        " shots that the summary is made of.",
-        cards=[
-            Card("video.mp4", f"The whole video, {whole}"),
-            Card("summary.mp4", f"Its summary, {clock(summary.seconds)}", _agreement(summary, truths[owner][0])),
-            *_storyboard(summary, folder),
-        ],
+        asked=f"What is worth seeing in these videos? A test video of each of {len(videos)} owners, its summary, and"
+        " the shots that it is made of.",
+        cards=cards,
         command=f"fedreel summarize VIDEO.mp4 --model {shlex.quote(str(run))} --out summary.mp4 --page summary.html",
         chance=0.0,
         chance_is="scores drawn at random",
         noise=2 * float(draws.std()),
-        page=page.name,
+        page="1.html",
     )
 
 
-def _test_video(world: Path) -> tuple[str, Path]:
-    """The first by name, and its owner."""
+def _test_videos(world: Path) -> dict[str, Path]:
+    """Of the first few owners, the first by name."""
+    videos: dict[str, Path] = {}
     with h5py.File(world / ANNOTATIONS, "r") as file:
-        name = next(name for name in sorted(file) if file[name].attrs["split"] == "test")
-        owner = str(file[name].attrs["owner"])
-    return owner, world / owner / f"{name}.mp4"
+        for name in sorted(file):
+            attributes = file[name].attrs
+            if attributes["split"] == "test":
+                videos.setdefault(str(attributes["owner"]), world / attributes["owner"] / f"{name}.mp4")
+    return dict(sorted(videos.items())[:OWNERS])
+
+
+def _cards(run: Path, folder: Path, owner: str, video: Path, truth: Truth, number: int) -> list[Card]:
+    shutil.copyfile(video, folder / f"{number}.mp4")
+    out, page = folder / f"{number}-summary.mp4", folder / f"{number}.html"
+    summary = summarize(video, run, out=out, page=page, client=owner)
+    text, better = _agreement(summary, truth)
+    return [
+        Card(f"{number}.mp4", f"A video of {owner}, {clock(summary.n_frames / summary.fps)}"),
+        Card(out.name, f"Its summary, {clock(summary.seconds)}", text, better),
+        *_storyboard(summary, folder, number),
+    ]
 
 
 def _test_truths(run: Path) -> dict[str, list[Truth]]:
@@ -81,22 +94,24 @@ def _random_orders(truths: list[Truth]) -> np.ndarray:
     )
 
 
-def _agreement(summary: Summary, truth: Truth) -> str:
+def _agreement(summary: Summary, truth: Truth) -> tuple[str, bool]:
+    """How much people agree with it, and whether that is more than with shots taken at random."""
     kept = np.zeros(truth.n_frames, bool)
     for first, last in summary.spans:
         kept[first : last + 1] = True
     own = f1(kept, truth.user_summary, truth.how)[0]
-    chance = np.mean([score(random_scores(len(truth.picks), seed), truth).f1 for seed in range(DRAWS)])
-    return f"agrees with {len(truth.user_summary)} people (F1) by {own:.2f}; shots at random: {chance:.2f}"
+    chance = float(np.mean([score(random_scores(len(truth.picks), seed), truth).f1 for seed in range(DRAWS)]))
+    text = f"agreement with {len(truth.user_summary)} people: {own:.2f} (F1); of shots at random: {chance:.2f}"
+    return text, bool(own > chance)
 
 
-def _storyboard(summary: Summary, folder: Path) -> list[Card]:
+def _storyboard(summary: Summary, folder: Path, number: int) -> list[Card]:
     film = Film(summary.source)
     deque(film, maxlen=0)
     pictures = thumbnails(summary.source, film.timeline, {shot.middle for shot in summary.chosen})
     cards = []
-    for number, shot in enumerate(summary.chosen, 1):
-        name = f"shot-{number:02d}.jpg"
+    for place, shot in enumerate(summary.chosen[:SHOTS], 1):
+        name = f"{number}-shot-{place}.jpg"
         (folder / name).write_bytes(pictures[shot.middle])
         cards.append(Card(name, f"{clock(shot.start)} to {clock(shot.end)}", f"score {shot.score:.2f}"))
     return cards

@@ -44,10 +44,10 @@ def one_of_each(files: Sequence[tuple[str, str, Path]]) -> dict[Path, str]:
 def copies(files: Mapping[Path, str], folder: Path) -> dict[Path, str]:
     """The same files in a folder of the demo's own, numbered."""
     folder.mkdir()
-    copied = {}
-    for number, (file, name) in enumerate(files.items(), 1):
-        copied[Path(shutil.copyfile(file, folder / f"{number:02d}{file.suffix}"))] = name
-    return copied
+    copied = {folder / f"{number:02d}{file.suffix}": file for number, file in enumerate(files, 1)}
+    for copy, file in copied.items():
+        shutil.copyfile(file, copy)
+    return {copy: files[file] for copy, file in copied.items()}
 
 
 def answer_card(file: str, truth: str, answer: Recognition) -> Card:
