@@ -47,6 +47,7 @@ class Card:
     title: str
     text: str = ""
     right: bool | None = None  # whether the model's answer is right; None: there is nothing to be right about
+    mark: str = ""  # that in words; '': right or wrong
 
 
 @dataclass(frozen=True)
@@ -153,8 +154,8 @@ def _card(card: Card, folder: Path, root: Path) -> Html:
         )
     verdict = None if card.right is None else "right" if card.right else "wrong"
     words = [el("b", short(card.title, 80)), el("span", card.text)]
-    mark = {"right": "✓ right", "wrong": "✗ wrong"}.get(verdict or "")
-    return el("li", shown, el("p", words, el("b", mark, class_="verdict") if mark else None), class_=verdict)
+    sign = None if verdict is None else f"{'✓' if card.right else '✗'} {card.mark or verdict}"
+    return el("li", shown, el("p", words, el("b", sign, class_="verdict") if sign else None), class_=verdict)
 
 
 def _curve(stand: Stand, exhibit: Exhibit) -> list[Html]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedreel.report.exhibits import Card, Exhibit
 from fedreel.report.read import read_run
+from fedreel.tasks.use.classes import class_lists
 from fedreel.tasks.use.recognition import Recognition
 from fedreel.tasks.use.recognize import recognize
 from fedreel.tasks.use.showing import answer_card, luck, part_of_world
@@ -46,8 +47,8 @@ def _card(run: Path, folder: Path, file: Path, number: int) -> Card:
 
 def _guessing(run: Path) -> tuple[float, int]:
     """The share that guesses get right, each owner among its own classes; and of how many recordings."""
-    record = read_run(run)
-    last = record.test[max(record.test)]["clients"]
+    tests, classes = read_run(run).test, class_lists(run)
+    last = tests[max(tests)]["clients"]
     samples = {client: values["n"] for client, values in last.items() if values.get("n")}
-    hits = sum(n / len(record.partition["sets"][client]["classes"]) for client, n in samples.items())
+    hits = sum(n / len(classes[client]) for client, n in samples.items())
     return hits / sum(samples.values()), int(sum(samples.values()))

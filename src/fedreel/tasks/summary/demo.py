@@ -25,6 +25,7 @@ from fedreel.tasks.use.models import read_card
 from fedreel.tasks.use.showing import part_of_world
 
 OWNERS, SHOTS = 3, 3  # at most
+BETTER = {True: "better than at random", False: "no better than at random"}
 DRAWS = 20  # random summaries of every test video
 
 
@@ -67,7 +68,7 @@ def _cards(run: Path, folder: Path, owner: str, video: Path, truth: Truth, numbe
     text, better = _agreement(summary, truth)
     return [
         Card(f"{number}.mp4", f"A video of {owner}, {clock(summary.n_frames / summary.fps)}"),
-        Card(out.name, f"Its summary, {clock(summary.seconds)}", text, better),
+        Card(out.name, f"Its summary, {clock(summary.seconds)}", text, better, BETTER[better]),
         *_storyboard(summary, folder, number),
     ]
 
