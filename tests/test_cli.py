@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fedreel import playground
-from fedreel.config import load_recipe, recipe_names
+from fedreel.config import recipe_names
 from fedreel.registry import BACKBONES, ENGINES, METHODS, TASKS
 from support.tiny import SETTINGS, Said, cli, sets, videos
 
@@ -334,23 +334,3 @@ def test_make_a_playground_and_look_it_over(tmp_path: Path, monkeypatch: pytest.
     parts = [*playground.declared_parts()]
     assert f"making {parts[-1]} ({len(parts)} of" in said.err
     assert "seed 3" in refused("data", "make", "playground", "--out", tmp_path / "p", "--size", "tiny", "--seed", 3)
-
-
-# the demo
-
-
-def test_the_demo_ends_with_one_page_and_goes_on_where_it_was(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = load_recipe("recognition", {**SETTINGS, "data.source": data, "round.rounds": 1})
-    monkeypatch.setattr("fedreel.demo.load_recipe", lambda name, settings: recipe)
-    first = cli("demo", "--out", tmp_path / "demo")
-    assert first.code == 0, first.err
-    page = tmp_path / "demo" / "index.html"
-    assert f"Open {page}" in first.out
-    assert "recognition/report.html" in page.read_text()
-    assert (tmp_path / "demo" / "recognition" / "report.html").exists()
-    model = tmp_path / "demo" / "recognition" / "model" / "global.safetensors"
-    before = model.stat().st_mtime_ns
-    assert cli("demo", "--out", tmp_path / "demo").code == 0
-    assert model.stat().st_mtime_ns == before

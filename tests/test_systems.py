@@ -57,7 +57,6 @@ def test_what_a_declaration_names_is_there(system: System) -> None:
 def test_recipe_report_and_docs_call_a_system_by_its_name(system: System) -> None:
     recipe = load_recipe(system.recipe)
     assert (recipe.system, recipe.task["name"]) == (system.title, system.task)
-    assert 0 < system.demo_rounds <= recipe.round.rounds
     page = ROOT / "docs" / "systems" / f"{system.name}.md"
     assert system.title.lower() in page.read_text().splitlines()[0].lower()
     assert f"[{system.title}](docs/systems/{system.name}.md)" in (ROOT / "README.md").read_text()

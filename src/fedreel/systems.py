@@ -27,6 +27,19 @@ class Verb:
 
 
 @dataclass(frozen=True)
+class Demo:
+    """What `fedreel demo` runs of a system's recipe, and what it shows: the trained model at work, beside its curve."""
+
+    purpose: str  # what the system is for, in one plain sentence
+    show: str  # MODULE:FUNCTION that takes the run and a folder for pictures, and gives a report.exhibits.Exhibit
+    metric: str  # of the test, whose curve is drawn
+    measures: str  # what that metric is, in plain words
+    rounds: int
+    seconds: int  # of one core, about: the quickest system comes first, then the longest
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the recipe that are others here
+
+
+@dataclass(frozen=True)
 class System:
     """A task, and what there is around it. Modules are named, not imported: reading declarations is quick."""
 
@@ -36,7 +49,7 @@ class System:
     name: str = ""  # of the published system: `fedreel reproduce NAME`, docs/systems/NAME.md
     title: str = ""  # as its paper writes the name; a recipe's `system`
     recipe: str = ""  # a recipe's name or file, which runs it on the playground
-    demo_rounds: int = 0  # of that recipe in `fedreel demo`; 0: it is not shown there
+    demo: Demo | None = None  # None: it is not shown there
     tables: str = ""  # the module with the TABLES of `fedreel reproduce`
     playground: Mapping[str, str] = field(default_factory=dict)  # parts of the generated world -> modules
 

@@ -45,10 +45,14 @@ def run(
 
 
 def demo(out: Out = Path("runs/demo")) -> None:
-    """Run a small job of every system on the playground; ends with one page that links their reports."""
+    """Train a small model of every system on generated files; one page shows what the models can do."""
     import fedreel.demo
 
-    page = fedreel.demo.demo(out)
+    try:
+        page = fedreel.demo.demo(out)
+    except KeyboardInterrupt:
+        typer.echo("\nInterrupted. What is finished is kept: run the same command again to go on.", err=True)
+        raise typer.Exit(130) from None
     typer.echo(f"\nOpen {page.resolve()}")
 
 

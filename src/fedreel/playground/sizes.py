@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -67,7 +67,9 @@ MEDIUM = Size(
     image_server=6000,
 )
 
-SIZES = {size.name: size for size in (SMALL, MEDIUM)}
+DEMO = replace(SMALL, name="demo", moment_videos=20)  # fewer videos are learned by heart, more take minutes to draw
+
+SIZES = {size.name: size for size in (SMALL, MEDIUM, DEMO)}
 
 
 def stream(seed: int, *key: int | str) -> np.random.Generator:

@@ -13,8 +13,11 @@ from fedreel.report.markup import Html, el
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def document(title: str, *body: object, version: str = "", images: bool = False, videos: bool = False) -> str:
-    """A complete HTML document; with `images` it may show pictures that it holds itself, with `videos` play files."""
+def document(
+    title: str, *body: object, version: str = "", images: bool = False, videos: bool = False, refresh: int = 0
+) -> str:
+    """A complete HTML document; with `images` it may show pictures that it holds itself, with `videos` play files. With
+    `refresh` it loads itself anew after so many seconds."""
     allowed = {"img-src data:": images, "media-src 'self' file:": videos}
     policy = "; ".join([POLICY, *(what for what, wanted in allowed.items() if wanted)])
     package = files("fedreel.report")
@@ -26,12 +29,14 @@ def document(title: str, *body: object, version: str = "", images: bool = False,
         el("meta", name="viewport", content="width=device-width, initial-scale=1"),
         el("meta", http_equiv="Content-Security-Policy", content=policy),
         el("meta", name="color-scheme", content="light dark"),
+        el("meta", http_equiv="refresh", content=refresh) if refresh else None,
         el("title", title),
         el("style", style),
     )
+    files_used = "plays files that lie beside it" if videos else "is a single file"
     footer = el(
         "footer",
-        f"Made by fedreel {version or _installed()}. This page is a single file and loads nothing from any network.",
+        f"Made by fedreel {version or _installed()}. This page {files_used} and loads nothing from any network.",
     )
     page = el("body", *body, footer, el("script", script))
     return f"<!doctype html>\n{el('html', head, page, lang='en')}\n"

@@ -1,6 +1,6 @@
 """Image classification from few labels."""
 
-from fedreel.systems import System, Verb
+from fedreel.systems import Demo, System, Verb
 
 SYSTEM = System(
     task="image",
@@ -16,7 +16,16 @@ SYSTEM = System(
     name="fedlid",
     title="FedLID",
     recipe="fedlid",
-    demo_rounds=9,
+    demo=Demo(
+        purpose="Names what a picture shows from few labels: owners train on their own pictures, the server learns on "
+        "from unlabelled ones.",
+        show="fedreel.tasks.image.demo:show",
+        metric="top1",
+        measures="share of test pictures named correctly",
+        rounds=8,
+        seconds=90,
+        settings={"round.evaluate_every": 1, "train.epochs": 1},
+    ),
     tables="fedreel.reproduce.fedlid",
     playground={"images": "fedreel.tasks.image.playground"},
 )

@@ -1,6 +1,6 @@
 """Moment retrieval: when does the video show what a sentence says?"""
 
-from fedreel.systems import System, Verb
+from fedreel.systems import Demo, System, Verb
 
 SYSTEM = System(
     task="moments",
@@ -9,7 +9,15 @@ SYSTEM = System(
     name="fedvmr",
     title="FedVMR",
     recipe="fedvmr",
-    demo_rounds=20,
+    demo=Demo(
+        purpose="Finds when a long video shows what a sentence says, trained across owners with habits of their own.",
+        show="fedreel.tasks.moments.demo:show",
+        metric="miou",
+        measures="mean overlap of the moment found with the true one",
+        rounds=20,
+        seconds=95,
+        settings={"data.size": "demo"},
+    ),
     tables="fedreel.reproduce.fedvmr",
     playground={"moments": "fedreel.tasks.moments.playground"},
 )

@@ -1,6 +1,6 @@
 """Self-supervised pretraining on clips."""
 
-from fedreel.systems import System, Verb
+from fedreel.systems import Demo, System, Verb
 
 SYSTEM = System(
     task="pretrain",
@@ -9,7 +9,15 @@ SYSTEM = System(
     name="fedvssl",
     title="FedVSSL",
     recipe="fedvssl",
-    demo_rounds=14,
+    demo=Demo(
+        purpose="Finds similar videos without a single label, after watching clips that never left their owners.",
+        show="fedreel.tasks.pretrain.demo:show",
+        metric="accuracy",
+        measures="share of test clips whose playing speed is told correctly, one of seven",
+        rounds=10,
+        seconds=85,
+        settings={"round.evaluate_every": 2},
+    ),
     tables="fedreel.reproduce.fedvssl",
     playground={"actions": "fedreel.playground.actions"},
 )

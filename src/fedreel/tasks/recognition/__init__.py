@@ -1,6 +1,6 @@
 """Action recognition from clips."""
 
-from fedreel.systems import System, Verb
+from fedreel.systems import Demo, System, Verb
 
 SYSTEM = System(
     task="recognition",
@@ -17,7 +17,14 @@ SYSTEM = System(
     name="recognition",
     title="recognition",
     recipe="recognition",
-    demo_rounds=6,
+    demo=Demo(
+        purpose="Names the action in a short clip, after training on clips that never left their owners.",
+        show="fedreel.tasks.recognition.demo:show",
+        metric="top1",
+        measures="share of test clips named correctly",
+        rounds=6,
+        seconds=60,
+    ),
     tables="fedreel.reproduce.recognition",
     playground={"actions": "fedreel.playground.actions"},
 )

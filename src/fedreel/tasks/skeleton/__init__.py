@@ -1,6 +1,6 @@
 """Action recognition from skeletons of any topology."""
 
-from fedreel.systems import System, Verb
+from fedreel.systems import Demo, System, Verb
 
 SYSTEM = System(
     task="skeleton",
@@ -16,7 +16,15 @@ SYSTEM = System(
     name="fsar",
     title="FSAR",
     recipe="fsar",
-    demo_rounds=16,
+    demo=Demo(
+        purpose="Names what a moving body does, across owners whose sensors and lists of actions differ.",
+        show="fedreel.tasks.skeleton.demo:show",
+        metric="top1",
+        measures="share of test recordings named correctly",
+        rounds=12,
+        seconds=75,
+        settings={"round.evaluate_every": 2},
+    ),
     tables="fedreel.reproduce.fsar",
     playground={"skeletons": "fedreel.tasks.skeleton.playground"},
 )

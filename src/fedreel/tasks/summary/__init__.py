@@ -1,6 +1,6 @@
 """Video summarisation: which shots matter?"""
 
-from fedreel.systems import System, Verb
+from fedreel.systems import Demo, System, Verb
 
 SYSTEM = System(
     task="summary",
@@ -9,7 +9,15 @@ SYSTEM = System(
     name="cfedvs",
     title="CFed-VS",
     recipe="cfedvs",
-    demo_rounds=12,
+    demo=Demo(
+        purpose="Cuts a long video down to the shots that matter to a community, without pooling anybody's videos.",
+        show="fedreel.tasks.summary.demo:show",
+        metric="tau",
+        measures="agreement with the scores that people gave (Kendall's tau)",
+        rounds=12,
+        seconds=45,
+        settings={"train.epochs": 2},
+    ),
     tables="fedreel.reproduce.cfedvs",
     playground={"summary": "fedreel.tasks.summary.playground"},
 )
