@@ -82,6 +82,7 @@ class Job:
         from fedreel.api import run
 
         began = time.monotonic()
+        _say(f"{self.system.title}: generating its files and training")
         changed = {"round.rounds": self.demo.rounds, **self.demo.settings, **self.settings}
         recipe = load_recipe(self.system.recipe, changed)
         run(recipe, self.folder, resume=(self.folder / "recipe.toml").exists())

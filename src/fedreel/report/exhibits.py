@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from fedreel.machine.files import write_atomic
 from fedreel.report.charts import Chart, Line, line_chart
-from fedreel.report.markup import Html, count, duration, el, score, short
+from fedreel.report.markup import Html, el, score, short
 from fedreel.report.read import read_run
 from fedreel.report.shell import document, save
 
@@ -91,20 +91,18 @@ def write_exhibition(out: Path, stands: Sequence[Stand], waiting: Sequence[str],
     if waiting:
         text = "In training now or next" if running else "Not done yet; run the same command again to go on"
         sections.append(el("p", f"{text}: {', '.join(waiting)}.", class_="waiting empty"))
-    top = el("header", el("div", el("p", "fedreel", class_="eyebrow"), el("h1", "fedreel demo"), _lead(stands)))
+    top = el("header", el("div", el("p", "fedreel", class_="eyebrow"), el("h1", "fedreel demo"), _lead()))
     style = el("style", Html(STYLE))
     refresh = REFRESH if waiting and running else 0
     body = el("main", sections)
     return save(out, document("fedreel demo", style, top, body, images=True, videos=True, refresh=refresh))
 
 
-def _lead(stands: Sequence[Stand]) -> Html:
-    seconds = sum(read_run(stand.run).total("wall_seconds", "seconds") or 0.0 for stand in stands)
-    trained = f"{count(len(stands), 'system')} trained here in {duration(seconds)} of training. " if stands else ""
+def _lead() -> Html:
     return el(
         "p",
-        f"{trained}Each was trained by several owners together whose files stayed where they are; what you see below is"
-        " what its model makes of files that were not trained on, right or wrong. All files are generated.",
+        "Each model below was trained just now by several owners together, whose files stayed where they are. What you"
+        " see is what it makes of files that it was not trained on, right or wrong. All files are generated.",
         class_="lead",
     )
 

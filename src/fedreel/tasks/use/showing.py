@@ -32,7 +32,8 @@ def held_out_clips(folder: Path) -> list[Clip]:
 def one_of_each(files: Sequence[tuple[str, str, Path]]) -> dict[Path, str]:
     """Of (owner, class, file), a file of every class with its class: the first that the owner has whose turn it is, so
     that many owners are seen."""
-    owners, classes = (sorted({row[column] for row in files}) for column in (0, 1))
+    owners = sorted({owner for owner, _, _ in files})
+    classes = sorted({label for _, label, _ in files})
     chosen: dict[Path, str] = {}
     for number, name in enumerate(classes):
         turn = owners[number % len(owners)]
