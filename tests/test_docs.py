@@ -256,7 +256,11 @@ def tensors_of(method: Method) -> list[TensorInfo]:
     made = {name: make_task(load_recipe(name)) for name in recipe_names() if not name.endswith("-paper")}
     tasks = {name: replace(task, classes=3) if hasattr(task, "classes") else task for name, task in made.items()}
     needed = [task for task in tasks.values() if method.needs and all(isinstance(task, a) for a in method.needs)]
-    return [tensor for task in (tasks["recognition"], *needed) for tensor in bind(task.model()).layout.tensors]
+    counted = [
+        replace(task, classes=2) if hasattr(task, "classes") else task  # type: ignore[call-arg,type-var]
+        for task in (tasks["recognition"], *needed)
+    ]
+    return [tensor for task in counted for tensor in bind(task.model()).layout.tensors]
 
 
 def table(heading: str, page: str = "privacy.md") -> list[list[str]]:
