@@ -253,8 +253,7 @@ def check_verb(folder: Path) -> None:
 
 def tensors_of(method: Method) -> list[TensorInfo]:
     """Of recognition's model, and of those on the tasks that the method needs: it may keep back what only they have."""
-    made = {name: make_task(load_recipe(name)) for name in recipe_names() if not name.endswith("-paper")}
-    tasks = {name: replace(task, classes=3) if hasattr(task, "classes") else task for name, task in made.items()}
+    tasks = {name: make_task(load_recipe(name)) for name in recipe_names() if not name.endswith("-paper")}
     needed = [task for task in tasks.values() if method.needs and all(isinstance(task, a) for a in method.needs)]
     counted = [
         replace(task, classes=2) if hasattr(task, "classes") else task  # type: ignore[call-arg,type-var]
