@@ -210,7 +210,7 @@ def test_a_part_that_no_tensor_has_is_an_error_not_a_leak() -> None:
 def test_what_stays_home_is_told_by_the_tasks_own_models() -> None:
     """FSAR keeps the unique topology, FedCMR the encoders of video and sentence, FedVSSL and FedPer the head."""
     learnable = STGCNConfig(topology="learnable")
-    skeleton = {t.part for t in bind(SkeletonRecognition(backbone=learnable).model()).layout.tensors}
+    skeleton = {t.part for t in bind(SkeletonRecognition(classes=2, backbone=learnable).model()).layout.tensors}
     assert skeleton == {"backbone", "unique topology", "coefficients", "head"}
     from fedreel.tasks.moments.grounding import Grounder
 
