@@ -123,15 +123,16 @@ def test_finished_cells_are_not_run_again(finished: Path, data: Path, monkeypatc
 def test_an_interrupted_sweep_goes_on_where_it_stopped(
     finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really, calls = recognition.open_clips, [0]
+    runs = import_module("fedreel.runs.run")
+    really, calls = runs.Federation, [0]
 
-    def third_time_stops(*args: Any) -> Any:
+    def third_time_stops(*args: Any, **named: Any) -> Any:
         calls[0] += 1
         if calls[0] == 3:
             raise KeyboardInterrupt
-        return really(*args)
+        return really(*args, **named)
 
-    monkeypatch.setattr(recognition, "open_clips", third_time_stops)
+    monkeypatch.setattr(runs, "Federation", third_time_stops)
     args = ["reproduce", "recognition", "tiny", "--data", data, "--out", tmp_path / "t", "--device", "cpu"]
     said = cli(*args)
     assert said.code == 130

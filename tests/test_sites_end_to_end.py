@@ -82,7 +82,7 @@ def test_a_job_at_three_sites_gives_what_a_local_run_gives(federation: Federatio
 
 
 def test_a_site_whose_data_do_not_fit_is_named_before_the_first_round(federation: Federation, tmp_path: Path) -> None:
-    recipe = toy_recipe(rounds=1, task={"name": "recognition"}, data=DataConfig(role="clips"))
+    recipe = toy_recipe(rounds=1, task={"name": "recognition", "classes": 2}, data=DataConfig(role="clips"))
     job = job_file(tmp_path / "job.toml", recipe)
     said = fedreel("submit", job, "--out", tmp_path / "out", "--server", federation.server_folder, check=False)
     assert said.returncode == 2

@@ -127,6 +127,7 @@ class Task(ABC):
     """Subclasses are frozen dataclasses; their fields are the recipe's [task] section."""
 
     sends: ClassVar[Mapping[str, str]] = {}  # numbers beyond samples and loss that clients send: name -> kind
+    from_data: ClassVar[tuple[str, ...]] = ()  # settings that `for_data` fills in where they are 0
 
     @abstractmethod
     def model(self) -> nn.Module:

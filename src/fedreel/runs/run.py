@@ -31,7 +31,7 @@ from fedreel.machine.device import pick_device
 from fedreel.machine.files import new_folder
 from fedreel.registry import ENGINES
 from fedreel.runs.progress import ProgressLine
-from fedreel.runs.rundir import RunDir, check_place, read_summary, room_to_write
+from fedreel.runs.rundir import RunDir, check_place, read_summary, recipe_of, room_to_write
 from fedreel.runs.track import find_trackers
 
 
@@ -63,7 +63,8 @@ def run(
     task, method = task or make_task(recipe), method or make_method(recipe)
     check_fit(task, method)
     start_engine = _engine_starter(recipe)
-    check_place(out, resume)  # before long work on the data
+    if check_place(out, resume):  # before long work on the data
+        task = _as_before(task, out)
     task = task.for_data(recipe.data, here=not getattr(ENGINES.lookup(recipe.engine["name"]), "at_sites", False))
     recipe = resolved(recipe, task, method)
     with room_to_write(out), closing(RunDir(out, recipe, resume=resume)) as folder:
@@ -160,6 +161,13 @@ def _private(run: Path, client: str, wanted: Sequence[str]) -> dict[str, Tensor]
             hint=nearest(client, store.clients()) + "; at real sites it stays at the site",
         )
     return tensors
+
+
+def _as_before(task: Task, out: Path) -> Task:
+    """The task with what its data told it when the run began: they are not asked again."""
+    before = recipe_of(out).task
+    unset = [name for name in task.from_data if not getattr(task, name) and name in before]
+    return replace(task, **{name: before[name] for name in unset})  # type: ignore[type-var]
 
 
 def _engine_starter(recipe: Recipe) -> Callable[[Job], Any]:

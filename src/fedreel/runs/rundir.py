@@ -131,8 +131,7 @@ class RunDir(Watcher):
         """Whether there is a run to continue; raises if this job may not have the folder."""
         used = check_place(self.path, resume)
         if used:
-            recipe_file = self.path / "recipe.toml"
-            self._same_recipe(build(Recipe, read_toml(recipe_file), str(recipe_file)))
+            self._same_recipe(recipe_of(self.path))
         return used
 
     def _hold_lock(self) -> IO[str]:
@@ -172,6 +171,11 @@ def check_place(path: Path, resume: bool) -> bool:
             hint="add --resume to continue it, or choose another --out",
         )
     return used
+
+
+def recipe_of(path: Path) -> Recipe:
+    """The recipe that a run began with."""
+    return build(Recipe, read_toml(path / "recipe.toml"), str(path / "recipe.toml"))
 
 
 @contextmanager

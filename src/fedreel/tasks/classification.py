@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 class Classification(Task):
     """Batches whose second part is the labels."""
 
+    from_data: ClassVar = ("classes",)
     classes: int  # 0: as many as the data have, which `for_data` finds out
 
     def counted(self, classes: int, where: str) -> Self:
