@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest_plugins = ["support.durations", "support.trained"]
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests press Ctrl-C; jobs in a shell's background ignore it
 
 
 @pytest.fixture(autouse=True)

@@ -249,3 +249,13 @@ def test_another_method_does_not_inherit_the_settings_of_the_recipes(tmp_path: P
         "weight_by": "equal",
     }
     assert load_recipe(path, ["method.name=fedprox"]).method == {"name": "fedprox", "mu": 0.5}
+
+
+def test_a_bare_name_stands_for_a_section(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text('task = "recognition"\nmethod = "fedprox"\n')
+    assert load_recipe(path).method == {"name": "fedprox"}
+    assert load_recipe(path, ["method.mu=0.5", "method=fedprox"]).method == {"name": "fedprox", "mu": 0.5}
+    assert load_recipe("recognition", {"engine": "streams"}).engine == {"name": "streams"}
+    with pytest.raises(RecipeError, match="did you mean 'fedprox'"):
+        load_recipe(path, ["method=fedprx"])

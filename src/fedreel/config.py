@@ -127,7 +127,8 @@ def load_recipe(source: str | Path, overrides: typing.Sequence[str] | typing.Map
             where="recipes that come with fedreel",
             hint=nearest(str(source), recipe_names()) + " A file must end in .toml",
         )
-    pairs = list(overrides.items() if isinstance(overrides, typing.Mapping) else map(read_setting, overrides))
+    given = overrides.items() if isinstance(overrides, typing.Mapping) else map(read_setting, overrides)
+    pairs = [(f"{key}.name" if key in _NAMED and isinstance(value, str) else key, value) for key, value in given]
     rank = {key: i for i, key in enumerate(_CHOICES)}
     for key, value in sorted(pairs, key=lambda pair: rank.get(pair[0], len(rank))):  # choices, then their settings
         _override(table, key, os.fspath(value) if isinstance(value, os.PathLike) else value)
@@ -136,6 +137,7 @@ def load_recipe(source: str | Path, overrides: typing.Sequence[str] | typing.Map
 
 def make_recipe(table: dict[str, Any], where: str = "recipe") -> Recipe:
     """A checked recipe from a table as a file has it."""
+    table = table | {key: {"name": table[key]} for key in _NAMED if isinstance(table.get(key), str)}
     engine = table.get("engine", {})
     if isinstance(engine, dict):  # settings of the default engine do not have to name it
         table = {**table, "engine": {"name": "local", **engine}}
@@ -299,6 +301,7 @@ def read_setting(text: str) -> tuple[str, Any]:
     return key.strip(), parse_value(value.strip())
 
 
+_NAMED = ("task", "method", "engine")  # sections that a bare name may stand for
 _CHOICES = ("task.name", "method.name", "engine.name", "task.backbone", "task.backbone.name")
 
 
@@ -307,7 +310,7 @@ def _override(table: dict[str, Any], key: str, value: Any) -> None:
     *sections, last = key.split(".")
     for depth, section in enumerate(sections, 1):
         inner = table.get(section, {})
-        if isinstance(inner, str) and sections[:depth] == ["task", "backbone"]:  # a bare name
+        if isinstance(inner, str) and ".".join(sections[:depth]) in (*_NAMED, "task.backbone"):  # a bare name
             inner = {"name": inner}
         if not isinstance(inner, dict):
             raise RecipeError(f"'{section}' is a value, not a section", where=f"the setting {key}")

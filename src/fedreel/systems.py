@@ -7,11 +7,11 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
+from pkgutil import iter_modules
 from typing import Any
 
 GROUP = "fedreel.tasks"  # of the entry points by which packages bring tasks
 DECLARATION = "SYSTEM"  # what a declaration is called in its module
-FOLDERS = ("recognition", "pretrain", "image", "moments", "summary", "skeleton")  # of fedreel.tasks
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,10 @@ class System:
 
 
 def built_in() -> list[System]:
-    """Those of fedreel's own folders."""
-    return [getattr(importlib.import_module(f"fedreel.tasks.{folder}"), DECLARATION) for folder in FOLDERS]
+    """Those of fedreel's own folders, in the order of their names."""
+    tasks = importlib.import_module("fedreel.tasks")
+    folders = [importlib.import_module(f"fedreel.tasks.{m.name}") for m in iter_modules(tasks.__path__) if m.ispkg]
+    return [getattr(folder, DECLARATION) for folder in folders if hasattr(folder, DECLARATION)]
 
 
 def systems() -> list[System]:

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from fedreel.config import build, load_recipe, make_recipe, settings_of
-from fedreel.core.job import make_task, resolved
+from fedreel.core.job import check_fit, make_task, resolved
 from fedreel.errors import FedreelError, RecipeError
 from fedreel.methods.fedavg import FedAvg
+from fedreel.methods.fsar import FSAR
 from fedreel.models.backbone import Backbone, BackboneConfig, Clips, Images
 from fedreel.models.r3d import R3DConfig
 from fedreel.models.resnet import ResNet18Config
@@ -159,7 +160,9 @@ def test_distillation_by_blocks_says_what_it_wants() -> None:
 
     task = SkeletonRecognition(classes=3, backbone=Joints())
     with pytest.raises(RecipeError, match="not split into blocks"):
-        task.streams(task.model(), task.model(), (torch.zeros(0),) * 3, 1)
+        check_fit(task, FSAR())
+    check_fit(task, FSAR(blocks=0))
+    check_fit(SkeletonRecognition(classes=3), FSAR())
 
 
 WRONG: dict[str, tuple[Any, str]] = {

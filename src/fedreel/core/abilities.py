@@ -81,6 +81,10 @@ class Blocks(Ability):
         """Forward passes through the first 1, 2, ... `blocks` blocks of one model and the rest of another. The running
         statistics of neither change."""
 
+    @abstractmethod
+    def check_blocks(self) -> None:
+        """Raise unless the backbone that was chosen can be run block by block."""
+
 
 @dataclass(frozen=True)
 class ServerObjective:

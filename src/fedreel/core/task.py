@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -68,7 +68,7 @@ class ClientData:
 
     train: Examples
     test: Examples
-    numbers: Mapping[str, float]  # what it may tell about its training data, e.g. frames
+    numbers: Mapping[str, float] = field(default_factory=dict)  # what it may tell about its training data, e.g. frames
 
 
 EVERYONE = "everyone"  # the pseudo-client that holds all training data; only where the data lie in one place

@@ -39,6 +39,10 @@ class FSAR(FedAGM):
         super().__post_init__()
         check_ranges(self, "method", blocks=(0, 3), kd=(0, float("inf")))
 
+    def check(self, task: Task) -> None:
+        if self.blocks:
+            able(task, Blocks).check_blocks()
+
     def travels(self, tensor: TensorInfo) -> bool:
         return tensor.part not in STAYS
 

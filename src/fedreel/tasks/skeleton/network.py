@@ -31,13 +31,10 @@ class Skeleton:
 
 @dataclass(frozen=True)
 class SkeletonConfig(BackboneConfig):
-    """What all graph networks can be set to."""
+    """What all graph networks can be set to. Each makes a `SkeletonBackbone`."""
 
     takes: ClassVar = "skeletons"
-    shares: ClassVar[tuple[int, int]] = (
-        1,
-        1,
-    )  # width and features are multiples of these: branches share them
+    shares: ClassVar[tuple[int, int]] = (1, 1)  # width and features are multiples of these: branches share them
 
     width: int = 16  # of the first layers
     features: int = 0  # of the last one; 0: four times the width

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,10 @@ from fedreel.core.weights import TensorInfo
 from fedreel.errors import DataError, RecipeError
 from fedreel.models.backbone import BackboneConfig
 from fedreel.models.classifier import Classifier
+from fedreel.registry import BACKBONES
 from fedreel.tasks.classification import Classification
 from fedreel.tasks.skeleton.joints import find_joints
-from fedreel.tasks.skeleton.network import BLOCKS, Skeleton, SkeletonBackbone
+from fedreel.tasks.skeleton.network import BLOCKS, Skeleton, SkeletonBackbone, SkeletonConfig
 from fedreel.tasks.skeleton.population import SkeletonPopulation, open_sets
 from fedreel.tasks.skeleton.stgcn import STGCNConfig
 
@@ -106,7 +107,7 @@ class SkeletonRecognition(Classification, Blocks):
         return self._outputs(model, model.backbone(batch[0]), batch)  # type: ignore[operator]
 
     def streams(self, lower: nn.Module, upper: nn.Module, batch: Batch, blocks: int) -> list[Outputs]:
-        below, above = _in_blocks(lower), _in_blocks(upper)
+        below, above = cast(SkeletonBackbone, lower.backbone), cast(SkeletonBackbone, upper.backbone)
         found = []
         with statistics_kept(lower), statistics_kept(upper):
             with torch.no_grad():
@@ -120,6 +121,15 @@ class SkeletonRecognition(Classification, Blocks):
                 found.append(self._outputs(upper, above.leave(g, batch[0].shape[4]), batch))
         return found
 
+    def check_blocks(self) -> None:
+        if not isinstance(self.backbone, SkeletonConfig):
+            raise RecipeError(
+                "this backbone is not split into blocks",
+                where="[task.backbone] name",
+                expected="one whose settings inherit SkeletonConfig, such as stgcn",
+                found=BACKBONES.name_of(type(self.backbone)),
+            )
+
     def card(self) -> dict[str, Any]:
         joints = find_joints(self.joints)
         names = {"joints": list(joints.names), "bones": [list(b) for b in joints.bones]}
@@ -129,18 +139,6 @@ class SkeletonRecognition(Classification, Blocks):
         features, logits = model.classify(features)  # type: ignore[operator]
         beyond = torch.arange(self.classes, device=logits.device) >= batch[2][:, None]
         return Outputs(features, logits.masked_fill(beyond, NOT_LISTED))
-
-
-def _in_blocks(model: nn.Module) -> SkeletonBackbone:
-    """The model's backbone, if it can be run block by block."""
-    if not isinstance(model.backbone, SkeletonBackbone):
-        raise RecipeError(
-            "this backbone is not split into blocks",
-            where="[task.backbone] name",
-            expected="one that is made like those that come with fedreel, such as stgcn",
-            found=type(model.backbone).__name__,
-        )
-    return model.backbone
 
 
 def cropped(x: Tensor) -> Tensor:

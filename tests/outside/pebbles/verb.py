@@ -37,7 +37,7 @@ def count(
     """Count the points that a trained model finds inside and outside."""
     from fedreel.tasks.use.models import checked_task, load_for
     from fedreel.tasks.use.outputs import Places
-    from support.counting_task import Counting
+    from pebbles.task import Counting
 
     request = Request.of(source, model, out=out, page=page, json=json, client=client, device=device, tell=tell)
     places = Places.of(request, "the classes")
