@@ -8,9 +8,19 @@ from typing import Any
 import pytest
 import torch
 
+from fedreel.config import TrainConfig
 from fedreel.core.capture import MOST, WORTH, Recorder, Recording, Replayed
+from fedreel.methods.ditto import Ditto
+from fedreel.methods.fedca import FedCA
+from fedreel.methods.feddyn import FedDyn
+from fedreel.methods.fedprox import FedProx
+from fedreel.methods.fedvmr import FedVMR
+from fedreel.methods.fsar import FSAR
+from fedreel.methods.moon import MOON
+from fedreel.methods.scaffold import SCAFFOLD
 from fedreel.runs.run import load
 from support.moves import make_sets, train
+from support.toy import federate, make_worker, orders
 
 
 class FakeGraph:
@@ -108,6 +118,50 @@ def test_no_more_recordings_are_kept_than_fit() -> None:
     assert len(recorder.kept) == MOST
 
 
+METHODS = {
+    "fedprox": FedProx(mu=0.3),
+    "moon": MOON(mu=2.0),
+    "fsar": FSAR(mu=0.1, blocks=2),
+    "fedca": FedCA(public=4, dictionary=8, beta=0.5),
+    "fedvmr": FedVMR(lambda_=0.5),
+    "scaffold": SCAFFOLD(),
+    "feddyn": FedDyn(alpha=0.1),
+    "ditto": Ditto(lambda_=0.5),
+}
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_what_a_method_adds_to_a_step_is_recorded_once_for_all_jobs(tmp_path: Path, method: Any) -> None:
+    """The tensors that belong to one job are brought to where the recording reads them: runs end as without it."""
+    recorder = FakeRecorder()
+
+    def recorded(engine: Any) -> Any:
+        engine.worker.recorder = recorder
+        return engine
+
+    how = {"train": TrainConfig(batch_size=4, epochs=4, lr=0.05, momentum=0.9), "rounds": 3}
+    plain, _ = federate(tmp_path / "plain", method, **how)
+    fed, _ = federate(tmp_path / "recorded", method, wrap=recorded, **how)
+    assert fed.weights.equal(plain.weights)
+    jobs = 12  # four clients in three rounds
+    assert 1 <= len(recorder.made) < jobs
+    assert sum(graph.replays for graph in recorder.made) > 3 * jobs
+
+
+def test_a_plain_function_is_recorded_anew_for_every_job(tmp_path: Path) -> None:
+    class Plain(FedProx):
+        def local_training(self, client: Any) -> None:
+            client.fit([lambda step: step.outputs.logits.square().mean()])
+
+    recorder = FakeRecorder()
+    worker = make_worker(tmp_path, Plain(), train=TrainConfig(batch_size=4, epochs=8, lr=0.1))
+    worker.recorder = recorder
+    for order in orders(worker.start, ["c0", "c1", "c0"]):
+        worker.execute(order)
+    assert len(recorder.made) == 3
+    assert not recorder.kept
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize(
     ("method", "how"),
@@ -118,6 +172,9 @@ def test_no_more_recordings_are_kept_than_fit() -> None:
         ("fedavg", {"optimizer": "adamw", "lr": 0.01, "keep_optimizer": True}),
         ("fedprox", {"momentum": 0.9, "lr": 0.05}),
         ("fsar", {"momentum": 0.9, "lr": 0.05}),
+        ("moon", {"momentum": 0.9, "lr": 0.05}),
+        ("scaffold", {"lr": 0.05}),
+        ("feddyn", {"lr": 0.05}),
     ],
 )
 def test_on_a_gpu_a_replayed_run_ends_with_the_same_weights(tmp_path: Path, method: str, how: dict[str, Any]) -> None:

@@ -18,7 +18,8 @@ from fedreel.core.federation import Federation
 from fedreel.core.job import check_fit
 from fedreel.core.ledger import departures, tensors
 from fedreel.core.method import Method
-from fedreel.core.training import Fitted, Gradients, Step
+from fedreel.core.terms import Gradients, Step
+from fedreel.core.training import Fitted
 from fedreel.core.update import TRAIN, Answer, Order, Update
 from fedreel.core.weights import Weights, bind
 from fedreel.errors import FedreelError, RecipeError

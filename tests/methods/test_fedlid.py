@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from fedreel.config import TrainConfig, load_recipe
 from fedreel.core.job import make_method
 from fedreel.core.task import Outputs
-from fedreel.core.training import Step
+from fedreel.core.terms import Step
 from fedreel.errors import RecipeError
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedca import FedCA, alignment, more_negatives

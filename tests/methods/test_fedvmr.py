@@ -13,13 +13,13 @@ import torch
 from fedreel.core.exchange import Policy
 from fedreel.core.federation import Federation
 from fedreel.core.task import Outputs
-from fedreel.core.training import Step
+from fedreel.core.terms import Step
 from fedreel.core.update import TRAIN, Order
 from fedreel.errors import FedreelError, RecipeError
 from fedreel.methods.cyclic import Cyclic
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedcmr import FedCMR
-from fedreel.methods.fedvmr import FedVMR, distribution_gap
+from fedreel.methods.fedvmr import FedVMR, distribution_gap, divergence, smoothed
 from support.toy import Toy, federate, make_worker
 
 CLIENTS = ("c0", "c1", "c2", "c3")
@@ -102,13 +102,17 @@ def test_groups_hold_everyone_once_and_stay(tmp_path: Path, groups: int) -> None
     assert max(map(len, held)) - min(map(len, held)) <= 1
 
 
-def test_the_world_is_counted_with_one_more_in_each_class(tmp_path: Path) -> None:
+def test_the_world_is_the_sum_of_the_clients_counts(tmp_path: Path) -> None:
     fed, *_ = federate(tmp_path, FedVMR(groups=4, lambda_=0.1), rounds=1)
     population = Toy().population(None, 0)
     labels = torch.cat([population.data(c).train.tensors[1] for c in CLIENTS])  # type: ignore[attr-defined]
     counts = torch.bincount(labels, minlength=16)
-    assert fed.memory["classes"] == pytest.approx(((counts + 1) / (len(labels) + 16)).tolist(), rel=1e-5)
-    assert sum(fed.memory["classes"]) == pytest.approx(1)
+    assert fed.memory["classes"] == counts.tolist()
+
+
+def test_shares_are_smoothed_by_one_more_in_each_class() -> None:
+    found = smoothed(torch.tensor([3.0, 0.0, 1.0, 0.0]), 4.0)
+    assert found.tolist() == pytest.approx([4 / 8, 1 / 8, 2 / 8, 1 / 8])
 
 
 def test_counts_and_samples_are_in_the_ledger_as_what_they_are(tmp_path: Path) -> None:
@@ -133,11 +137,11 @@ class Fixed(Toy):
 
 @pytest.mark.parametrize("direction", ["prediction", "world"])
 def test_a_step_down_the_gap_brings_predictions_nearer_to_the_world(direction: Any) -> None:
-    world = torch.tensor([0.5, 0.3, 0.1, 0.1])
+    world = torch.tensor([50.0, 30.0, 10.0, 10.0])
     logits = torch.zeros(64, 4, requires_grad=True)
-    term = distribution_gap(Fixed(), world, 2, 1.0, 0.0, direction)
 
     def gap() -> torch.Tensor:
+        term = distribution_gap(Fixed(), world, torch.full((4,), torch.nan), 2, 1.0, 0.0, direction)
         return term(Step(None, None, Outputs(logits, logits)))  # type: ignore[arg-type]
 
     before = gap()
@@ -149,15 +153,37 @@ def test_a_step_down_the_gap_brings_predictions_nearer_to_the_world(direction: A
 
 
 def test_the_gap_by_hand_and_its_running_estimate() -> None:
-    world = torch.tensor([0.7, 0.1, 0.1, 0.1])
-    term = distribution_gap(Fixed(), world, 2, 2.0, 0.75, "prediction")
+    world = torch.tensor([7.0, 1.0, 1.0, 1.0])
+    term = distribution_gap(Fixed(), world, torch.full((4,), torch.nan), 2, 2.0, 0.75, "prediction")
     sure = [torch.log(torch.tensor([[0.97, 0.01, 0.01, 0.01]])), torch.log(torch.tensor([[0.01, 0.97, 0.01, 0.01]]))]
     found = [float(term(Step(None, None, Outputs(x, x)))) for x in sure]  # type: ignore[arg-type]
     first = sure[0].exp()[0]
     second = 0.75 * first + 0.25 * sure[1].exp()[0]
+    p = (world + 1) / 14
     for value, q in zip(found, (first, second)):
-        q = (q + 1) / 5
-        assert value == pytest.approx(2 * float((q * (q / world).log()).sum()), rel=1e-5)
+        q = (10 * q + 1) / 14
+        assert value == pytest.approx(2 * float((q * (q / p).log()).sum()), rel=1e-5)
+
+
+def test_predictions_distributed_as_the_world_have_no_gap() -> None:
+    world = torch.tensor([6.0, 2.0, 1.0, 1.0])
+    logits = (world / 10).log().expand(3, 4)
+    term = distribution_gap(Fixed(), world, torch.full((4,), torch.nan), 2, 1.0, 0.9, "prediction")
+    assert float(term(Step(None, None, Outputs(logits, logits)))) == pytest.approx(0, abs=1e-6)  # type: ignore[arg-type]
+
+
+def test_the_gap_of_a_batch_pulls_with_all_its_force() -> None:
+    """Its gradient is that of the divergence at the running estimate, not a tenth of it."""
+    world, before = torch.tensor([6.0, 2.0, 1.0, 1.0]), torch.tensor([0.1, 0.2, 0.3, 0.4])
+    logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()
+    term = distribution_gap(Fixed(), world.double(), before.double(), 2, 1.0, 0.9, "prediction")
+    (found,) = torch.autograd.grad(term(Step(None, None, Outputs(logits, logits))), [logits])  # type: ignore[arg-type]
+    estimate = (0.9 * before + 0.1 * logits.softmax(1).mean(0)).detach().requires_grad_()
+    (slope,) = torch.autograd.grad(
+        divergence(smoothed(10 * estimate, 10.0), smoothed(world.double(), 10.0)), [estimate]
+    )
+    (expected,) = torch.autograd.grad((logits.softmax(1).mean(0) * slope).sum(), [logits])
+    torch.testing.assert_close(found, expected)
 
 
 def test_without_lambda_nobody_is_asked_for_counts(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig, make_recipe
 from fedreel.core.job import make_task
-from fedreel.core.training import Step
+from fedreel.core.terms import Step
 from fedreel.errors import RecipeError, RunError
 from fedreel.methods.fedagm import FedAGM
 from fedreel.methods.fsar import FSAR, multi_grain

@@ -16,7 +16,7 @@ from fedreel.core.federation import Federation
 from fedreel.core.method import Method
 from fedreel.core.state import PrivateStore
 from fedreel.core.task import EVERYONE, Outputs
-from fedreel.core.training import Step
+from fedreel.core.terms import Step
 from fedreel.core.update import TRAIN, Order, Update
 from fedreel.core.weights import Weights, bind
 from fedreel.methods.baselines import Centralised, LocalOnly
@@ -234,11 +234,15 @@ def test_moon_without_mu_is_fedavg_and_its_first_round_has_no_contrast(tmp_path:
 
 def test_the_model_contrastive_term_by_hand() -> None:
     z = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
-    same, other = (lambda _: z), (lambda _: torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
+    same, other = z, torch.tensor([[0.0, 1.0], [0.0, 1.0]])
     step = Step(None, None, Outputs(z, z))  # type: ignore[arg-type]
 
+    class Given(Toy):
+        def forward(self, model: Any, batch: Any) -> Outputs:
+            return Outputs(model, model)
+
     def value(received: Any, previous: Any) -> float:
-        return float(model_contrastive(received, previous, mu=2.0, temperature=0.5)(step))
+        return float(model_contrastive(Given(), received, previous, mu=2.0, temperature=0.5)(step))
 
     assert value(same, same) == pytest.approx(2 * math.log(2))
     # first sample: cos 1 against 0; second: 1 against 1

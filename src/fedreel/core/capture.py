@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedreel.core.task import Batch
+from fedreel.core.terms import OfJob
 
 WORTH = 6  # further batches of one form from which recording pays: it costs about as much as two steps in Python
 MOST = 32  # recordings kept
@@ -41,7 +42,8 @@ class Recording:
 class Recorder:
     """Records graphs, all in the same memory and on one stream (the allocator keeps memory apart by stream), so the
     result of a replay is gone with the next one. Recordings of steps that are the same for all clients and rounds are
-    kept; of others the latest only. After a failure it records no more."""
+    kept; of others the latest only. What methods add to a step (`core.terms`) is the same for all jobs in that its
+    tensors are brought to where the first job had them. After a failure it records no more."""
 
     def __init__(self) -> None:
         self._pool: Any = None
@@ -50,6 +52,18 @@ class Recorder:
         self._works = True
         self.kept: dict[tuple, Recording] = {}
         self.seen: Counter[tuple] = Counter()
+        self._added: dict[tuple, OfJob[Any]] = {}
+
+    def lasting(self, added: Any, place: int) -> Any:
+        """What stands for a term or an adjustment in every job: an object that is the same whenever the step is. A
+        plain function stands for itself."""
+        if not isinstance(added, OfJob):
+            return added
+        key = (place, added.key)
+        if key not in self._added:
+            self._added[key] = added.held()
+        self._added[key].take(added)
+        return self._added[key]
 
     def record(self, step: Step, batch: Batch) -> Recording | None:
         """The recording of `step(batch)`; None, and a line in the log, if that cannot be."""

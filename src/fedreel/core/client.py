@@ -20,8 +20,9 @@ from fedreel.core.exchange import Door, Ledger, Policy, check_kinds
 from fedreel.core.method import Method
 from fedreel.core.optim import Optimizer, make_optimizer
 from fedreel.core.state import PrivateStore, State
-from fedreel.core.task import EVERYONE, Batch, ClientData, Population, Task
-from fedreel.core.training import Adjust, Fitted, Pause, Term, check_finite, fit, learning_rate
+from fedreel.core.task import EVERYONE, ClientData, Population, Task
+from fedreel.core.terms import Adjust, Term
+from fedreel.core.training import Fitted, Pause, check_finite, fit, learning_rate
 from fedreel.core.update import EVALUATE, TRAIN, Answer, Named, Order, Reply, Update, Value, expect
 from fedreel.core.weights import TensorInfo, Weights, still_bound
 from fedreel.errors import FedreelError, nearest
@@ -71,20 +72,12 @@ class Client:
         whole = self._worker.weights
         return whole.clone() if keep is None else whole.take(whole.layout.only(keep))
 
-    def frozen(self, weights: Mapping[str, Tensor]) -> Callable[[Batch], Tensor]:
-        """Features of a batch under other weights (the rest as the model is now), without gradient."""
-        other = self._other(weights).eval()
-
-        def features(batch: Batch) -> Tensor:
-            with torch.no_grad():
-                return self.task.forward(other, batch).features
-
-        return features
-
-    def teacher(self, weights: Mapping[str, Tensor]) -> nn.Module:
-        """A frozen model of other weights (the rest as the model is now) that normalises by the batch it sees, since
-        running statistics may not belong to these weights."""
-        return by_batch(self._other(weights))
+    def frozen(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        """A model of other weights (the rest as the model is now) that takes no gradients. Where running statistics
+        came with them it normalises by these, else by the batch it sees: the client's own would not belong to them."""
+        other = self._other(weights)
+        came = all(t.name in weights for t in self._worker.weights.layout.tensors if t.role == "statistics")
+        return other.eval() if came else by_batch(other)
 
     def _other(self, weights: Mapping[str, Tensor]) -> nn.Module:
         other = self._worker.spare()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,22 +14,9 @@ from torch import Tensor, nn
 from fedreel.config import TrainConfig
 from fedreel.core.capture import Recorder, Replayed
 from fedreel.core.optim import Optimizer
-from fedreel.core.task import Batch, Examples, Objective, Outputs, batch_length
+from fedreel.core.task import Batch, Examples, Objective, batch_length
+from fedreel.core.terms import Adjust, OfJob, Step, Term
 from fedreel.errors import Diverged
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a term or an adjustment may look at."""
-
-    model: nn.Module
-    batch: Batch
-    outputs: Outputs
-
-
-Term = Callable[[Step], Tensor]
-Gradients = Mapping[str, Tensor]  # by the parameter's name
-Adjust = Callable[[Step, Gradients], Gradients]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +63,8 @@ def fit(
     device = params[0].device
     mixed = config.precision == "bf16" and device.type == "cuda"
     one = torch.ones((), device=device)
+    if recorder is not None:
+        *terms, adjust = (recorder.lasting(f, place) for place, f in enumerate((*terms, adjust)))
 
     def step(batch: Batch) -> Tensor:
         batch = task.augment(batch)
@@ -96,8 +85,8 @@ def fit(
 
     make = step
     if recorder is not None:
-        own = terms or adjust  # these hold what belongs to one job
-        same = None if own else (model, task, optimizer, config)
+        plain = any(not isinstance(f, OfJob) for f in (*terms, adjust) if f is not None)  # holds what one job has
+        same = None if plain else (model, task, optimizer, config, *terms, adjust)
         make = Replayed(step, epochs * (len(examples) // config.batch_size), recorder, same)
     total: Tensor | float = 0.0
     seen = steps = 0

@@ -15,7 +15,7 @@ from fedreel.core.abilities import Contrastable, able
 from fedreel.core.batchnorm import statistics_kept
 from fedreel.core.client import Client
 from fedreel.core.federation import Federation
-from fedreel.core.training import Step, Term
+from fedreel.core.terms import Step, term
 from fedreel.methods.fedsimclr import FedSimCLR
 
 
@@ -76,28 +76,21 @@ def _project(client: Client, task: Contrastable, wanted: int) -> Tensor:
         return F.normalize(client.model.head(vectors).float(), dim=1)  # type: ignore[operator]
 
 
-def more_negatives(dictionary: Tensor, temperature: float) -> Term:
+@term
+def more_negatives(step: Step, dictionary: Tensor, temperature: float) -> Tensor:
     """Entries (K, D) of a dictionary join the denominator of NT-Xent: the mean over views z of
     log(1 + sum_r exp(z.r / t) / sum_k exp(z.z_k / t))."""
-
-    def term(step: Step) -> Tensor:
-        z = F.normalize(step.outputs.logits.float(), dim=1)
-        own = (z @ z.T / temperature).masked_fill(torch.eye(len(z), dtype=torch.bool, device=z.device), -torch.inf)
-        others = (z @ dictionary.T / temperature).logsumexp(dim=1)
-        return F.softplus(others - own.logsumexp(dim=1)).mean()
-
-    return term
+    z = F.normalize(step.outputs.logits.float(), dim=1)
+    own = (z @ z.T / temperature).masked_fill(torch.eye(len(z), dtype=torch.bool, device=z.device), -torch.inf)
+    others = (z @ dictionary.T / temperature).logsumexp(dim=1)
+    return F.softplus(others - own.logsumexp(dim=1)).mean()
 
 
-def alignment(task: Contrastable, samples: Tensor, targets: Tensor, weight: float) -> Term:
+@term
+def alignment(step: Step, task: Contrastable, samples: Tensor, targets: Tensor, weight: float) -> Tensor:
     """weight * mean ||f(x) - target|| over samples that everyone has, as many as the batch has, drawn anew in each
     step. Running statistics stay as the client's own samples make them."""
-
-    def term(step: Step) -> Tensor:
-        n = len(step.batch[0])
-        which = torch.randint(len(samples), (n,), device=samples.device)
-        with statistics_kept(step.model):
-            vectors = task.vectors(step.model, samples[which])
-        return weight * torch.linalg.vector_norm(vectors.float() - targets[which], dim=1).mean()
-
-    return term
+    which = torch.randint(len(samples), (len(step.batch[0]),), device=samples.device)
+    with statistics_kept(step.model):
+        vectors = task.vectors(step.model, samples[which])
+    return weight * torch.linalg.vector_norm(vectors.float() - targets[which], dim=1).mean()

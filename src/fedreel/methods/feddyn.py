@@ -8,7 +8,7 @@ from fedreel.config import check_ranges
 from fedreel.core.client import Client
 from fedreel.core.federation import Federation
 from fedreel.core.method import Method
-from fedreel.core.training import Gradients, Step
+from fedreel.core.terms import Gradients, Step, adjustment
 from fedreel.core.weights import Weights
 from fedreel.methods.fedprox import proximal
 
@@ -35,9 +35,11 @@ class FedDyn(Method):
     def local_training(self, client: Client) -> None:
         start = client.received.trained
         g = client.state.weights("g", like=start)
-
-        def less_g(step: Step, grads: Gradients) -> Gradients:
-            return {name: grad - g[name] if name in g else grad for name, grad in grads.items()}
-
-        client.fit([proximal(client.received, self.alpha)], adjust=less_g)
+        client.fit([proximal(client.received, self.alpha)], adjust=less(g))
         client.state.keep("g", g - self.alpha * (client.current.trained - start))
+
+
+@adjustment
+def less(step: Step, grads: Gradients, g: Weights) -> Gradients:
+    """The gradient of -<g, w> is -g."""
+    return {name: grad - g[name] if name in g else grad for name, grad in grads.items()}

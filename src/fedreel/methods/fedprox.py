@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedreel.config import check_ranges
 from fedreel.core.client import Client
-from fedreel.core.training import Step, Term
+from fedreel.core.terms import Step, term
 from fedreel.core.weights import Weights
 from fedreel.methods.fedavg import FedAvg
 
@@ -27,18 +27,10 @@ class FedProx(FedAvg):
         client.fit([proximal(client.received, self.mu)])
 
 
-def proximal(received: Weights, mu: float) -> Term:
+@term
+def proximal(step: Step, received: Weights, mu: float) -> Tensor:
     """mu/2 ||w - w_received||^2 over the parameters that travel."""
-    anchor: Tensor | None = None
-    held: list[nn.Parameter] = []
-
-    def term(step: Step) -> Tensor:
-        nonlocal anchor
-        if anchor is None:
-            held.extend(p for n, p in step.model.named_parameters() if n in received and p.requires_grad)
-            names = [n for n, p in step.model.named_parameters() if n in received and p.requires_grad]
-            anchor = torch.cat([received[n].flatten() for n in names])
-        moved = torch.cat([p.flatten() for p in held]) - anchor  # one vector: a few kernels instead of hundreds
-        return 0.5 * mu * moved.dot(moved)
-
-    return term
+    held = {n: p for n, p in step.model.named_parameters() if n in received and p.requires_grad}
+    now = torch.cat([p.flatten() for p in held.values()])  # one vector: a few kernels instead of hundreds
+    moved = now - torch.cat([received[n].flatten() for n in held])
+    return 0.5 * mu * moved.dot(moved)

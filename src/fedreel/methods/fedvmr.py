@@ -16,7 +16,7 @@ from fedreel.core.client import Client
 from fedreel.core.federation import Federation
 from fedreel.core.method import Method, question
 from fedreel.core.task import Tensors
-from fedreel.core.training import Step, Term
+from fedreel.core.terms import Step, term
 from fedreel.core.update import Update
 from fedreel.core.weights import Weights
 
@@ -49,13 +49,13 @@ class FedVMR(Method):
         check_ranges(self, "method", bins=(2, 64), memory=(0, 1), share=(0, 1))
 
     def run(self, fed: Federation) -> None:
-        p = fed.once("classes", lambda: self.world(fed)) if self.lambda_ else []
+        world = fed.once("classes", lambda: self.world(fed)) if self.lambda_ else []
         groups = fed.once("groups", lambda: self.divide(fed))
         sample = fed.once("validation", lambda: self.collect(fed)) if self.weight_by == "validation" else None
         for _ in fed.rounds():
             average = fed.mean()
             scores: dict[str, float] = {}
-            for update in fed.train_chains(self.ordered(groups, fed), fed.weights, world=torch.tensor(p)):
+            for update in fed.train_chains(self.ordered(groups, fed), fed.weights, world=torch.tensor(world)):
                 scores[update.client] = self.score(fed, update, sample)
                 average.add_log(update.weights, scores[update.client])
             fed.record("weights", log_weights=scores)
@@ -64,11 +64,11 @@ class FedVMR(Method):
                 fed.record("validation", score=self.tested(fed, fed.weights, sample))
 
     def world(self, fed: Federation) -> list[float]:
-        """p, the share of each temporal class over all clients. The +1 of the paper is on counts."""
+        """How many moments of each temporal class all clients have together."""
         counts = torch.zeros(self.bins**2)
         for answer in fed.ask(fed.clients, "classes"):
             counts = counts + answer.tensor("counts")
-        return smoothed(counts, counts.sum()).tolist()
+        return counts.tolist()
 
     def divide(self, fed: Federation) -> list[list[str]]:
         """Groups of (nearly) equal size, at random."""
@@ -104,9 +104,9 @@ class FedVMR(Method):
     def local_training(self, client: Client) -> None:
         terms = []
         if self.lambda_:
-            world = client.arg("world", Tensor)
-            task = able(client.task, Temporal)
-            terms = [distribution_gap(task, world, self.bins, self.lambda_, self.memory, self.direction)]
+            world, task = client.arg("world", Tensor), able(client.task, Temporal)
+            unseen = torch.full_like(world, torch.nan)
+            terms = [distribution_gap(task, world, unseen, self.bins, self.lambda_, self.memory, self.direction)]
         client.fit(terms)
 
     @question(counts="label-statistics")
@@ -120,28 +120,26 @@ class FedVMR(Method):
         return able(client.task, Temporal).sample(client.data.train, self.share)
 
 
+@term
 def distribution_gap(
-    task: Temporal, world: Tensor, bins: int, weight: float, memory: float, direction: Literal["prediction", "world"]
-) -> Term:
-    """weight * KL(q || p), p the share of each temporal class in the world, q that among predictions: a running
-    estimate over batches, of which only the newest part has a gradient. q is smoothed as p is, by one count a class."""
-    running: Tensor | None = None
-
-    def term(step: Step) -> Tensor:
-        nonlocal running
-        p = world.to(step.outputs.features.device)
-        predicted = task.temporal_distribution(step.outputs, bins)
-        n = len(predicted)
-        q = predicted.mean(dim=0)
-        if running is None:
-            running = q.detach().clone()
-        else:
-            q = memory * running + (1 - memory) * q
-            running.copy_(q.detach())  # in place: a replayed step reads where it was recorded
-        q = smoothed(n * q, n)
-        return weight * (divergence(q, p) if direction == "prediction" else divergence(p, q))
-
-    return term
+    step: Step,
+    task: Temporal,
+    world: Tensor,
+    running: Tensor,
+    bins: int,
+    weight: float,
+    memory: float,
+    direction: Literal["prediction", "world"],
+) -> Tensor:
+    """weight * KL(q || p): p is the share of each temporal class in the world, whose counts are given, q that among
+    predictions; both are smoothed by one of the world's counts a class. The value of q is a mean over batches, kept in
+    `running` (nan before the first), and its gradient is the newest batch's: both estimate those of all data."""
+    n = world.sum()
+    batch = task.temporal_distribution(step.outputs, bins).mean(dim=0)
+    mean = torch.where(running.isnan(), batch, memory * running + (1 - memory) * batch).detach()
+    running.copy_(mean)
+    p, q = smoothed(world, n), smoothed(n * (mean + batch - batch.detach()), n)
+    return weight * (divergence(q, p) if direction == "prediction" else divergence(p, q))
 
 
 def smoothed(counts: Tensor, n: float | Tensor) -> Tensor:

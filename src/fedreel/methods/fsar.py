@@ -10,9 +10,10 @@ from torch.nn import functional as F
 
 from fedreel.config import check_ranges
 from fedreel.core.abilities import Blocks, able
+from fedreel.core.batchnorm import by_batch
 from fedreel.core.client import Client
 from fedreel.core.task import Task
-from fedreel.core.training import Step, Term
+from fedreel.core.terms import Step, term
 from fedreel.core.weights import TensorInfo
 from fedreel.methods.fedagm import FedAGM
 from fedreel.methods.fedprox import proximal
@@ -49,7 +50,7 @@ class FSAR(FedAGM):
     def local_training(self, client: Client) -> None:
         terms = []
         if self.blocks:
-            server = client.teacher({**client.received, **_without_unique(client)})
+            server = by_batch(client.frozen({**client.received, **_without_unique(client)}))
             terms.append(multi_grain(client.task, server, self.blocks, self.kd, self.detach_teacher))
         if self.mu:
             terms.append(proximal(client.received, self.mu))
@@ -63,17 +64,14 @@ def _without_unique(client: Client) -> dict[str, Tensor]:
     return zeros | {name: torch.ones_like(tensor) for name, tensor in coefficients.items()}
 
 
-def multi_grain(task: Task, teacher: nn.Module, blocks: int, weight: float, detach: bool) -> Term:
+@term
+def multi_grain(step: Step, task: Task, teacher: nn.Module, blocks: int, weight: float, detach: bool) -> Tensor:
     """Streams m = 1 .. blocks go through the teacher's first m blocks and the rest of the client's
     model, to logits t_m: sum_m CE(t_m, y) + weight * sum_m KL(softmax(t_m) || softmax(z))."""
-
-    def term(step: Step) -> Tensor:
-        z = F.log_softmax(step.outputs.logits, dim=1)
-        total = torch.zeros((), device=z.device)
-        for mixed in able(task, Blocks).streams(teacher, step.model, step.batch, blocks):
-            t = F.log_softmax(mixed.logits.detach() if detach else mixed.logits, dim=1)
-            total = total + task.loss(mixed, step.batch)
-            total = total + weight * F.kl_div(z, t, reduction="batchmean", log_target=True)
-        return total
-
-    return term
+    z = F.log_softmax(step.outputs.logits, dim=1)
+    total = torch.zeros((), device=z.device)
+    for mixed in able(task, Blocks).streams(teacher, step.model, step.batch, blocks):
+        t = F.log_softmax(mixed.logits.detach() if detach else mixed.logits, dim=1)
+        total = total + task.loss(mixed, step.batch)
+        total = total + weight * F.kl_div(z, t, reduction="batchmean", log_target=True)
+    return total

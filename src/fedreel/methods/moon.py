@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreel.config import check_ranges
 from fedreel.core.client import Client
-from fedreel.core.task import Batch
-from fedreel.core.training import Step, Term
+from fedreel.core.task import Task
+from fedreel.core.terms import Step, term
 from fedreel.methods.fedavg import FedAvg
-
-Features = Callable[[Batch], Tensor]
 
 
 @dataclass(frozen=True)
@@ -36,18 +33,18 @@ class MOON(FedAvg):
         terms = []
         if previous:
             received, before = client.frozen(client.received), client.frozen(previous)
-            terms = [model_contrastive(received, before, self.mu, self.temperature)]
+            terms = [model_contrastive(client.task, received, before, self.mu, self.temperature)]
         client.fit(terms)
         client.state.keep("previous", client.weights())
 
 
-def model_contrastive(received: Features, previous: Features, mu: float, temperature: float) -> Term:
+@term
+def model_contrastive(
+    step: Step, task: Task, received: nn.Module, previous: nn.Module, mu: float, temperature: float
+) -> Tensor:
     """Pull the features towards the received model's, push them from the client's previous model's."""
-
-    def term(step: Step) -> Tensor:
-        z = step.outputs.features
-        sims = [F.cosine_similarity(z, other(step.batch).to(z.dtype)) for other in (received, previous)]
-        target = torch.zeros(len(z), dtype=torch.long, device=z.device)
-        return mu * F.cross_entropy(torch.stack(sims, dim=1) / temperature, target)
-
-    return term
+    z = step.outputs.features
+    with torch.no_grad():
+        others = [task.forward(model, step.batch).features.to(z.dtype) for model in (received, previous)]
+    sims = torch.stack([F.cosine_similarity(z, other) for other in others], dim=1)
+    return mu * F.cross_entropy(sims / temperature, torch.zeros(len(z), dtype=torch.long, device=z.device))

@@ -9,7 +9,7 @@ from fedreel.config import check_ranges
 from fedreel.core.client import Client
 from fedreel.core.federation import Federation
 from fedreel.core.method import Method
-from fedreel.core.training import Gradients, Step
+from fedreel.core.terms import Gradients, Step, adjustment
 from fedreel.core.weights import Weights
 
 
@@ -38,12 +38,13 @@ class SCAFFOLD(Method):
     def local_training(self, client: Client) -> None:
         x, c = client.received.trained, client.arg("control", Weights)
         own = client.state.weights("control", like=x)
-        drift = c - own
-
-        def corrected(step: Step, grads: Gradients) -> Gradients:
-            return {name: g + drift[name] if name in drift else g for name, g in grads.items()}
-
-        fitted = client.fit(adjust=corrected)
+        fitted = client.fit(adjust=corrected(c - own))
         new = own - c + (1 / (fitted.steps * fitted.lr)) * (x - client.current.trained)
         client.state.keep("control", new)
         client.tensors["control"] = new - own
+
+
+@adjustment
+def corrected(step: Step, grads: Gradients, drift: Weights) -> Gradients:
+    """Steps go along g - c_i + c."""
+    return {name: g + drift[name] if name in drift else g for name, g in grads.items()}
