@@ -1,6 +1,6 @@
 # `make demo` shows what fedreel does, `make test` checks it. Each sets up in .venv what it needs, and no more.
 PYTHON ?= python3
-WORKERS ?= 2
+WORKERS ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt

@@ -1,32 +1,44 @@
 """Engine conformance: every registered method and task, and methods that use every way of talking, end on every
-registered engine as on `local`, to the bit: on Flower's Ray simulation, and at real sites over TLS with node keys."""
+registered engine as on `local`, to the bit: on Flower's Ray simulation, and at sites. All of them are sent to sites as
+frames, which are answered in this process; Flower does not look into frames, so at real sites, over TLS with node keys,
+there is every task, every way of talking and every kind of thing that travels, but not every method."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedreel.errors import RunError
 from fedreel.registry import ENGINES, TASKS
+from fedreel.runs.run import run
+from fedreel.runs.rundir import read_metrics
 from support.conformance_engines import Outcome, Stage, local, stage
 from support.conformance_jobs import CASES, NEEDS_ALL_DATA, SMALL_TASKS, write_data
+from support.flower_site import toy_recipe
+from support.synthetic import Held
+from support.toy import Toy
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 ROUNDED = {"vector"}  # engines that promise the numbers of `local` up to rounding
 TALK = ("chains", "questions", "several-models", "private-state", "fedca-image", "fedlid-image")
-FEW = {"streams": TALK, "vector": TALK}  # engines that share all but their scheduling with `local`
+REAL = (*TALK, *(f"task-{name}" for name in SMALL_TASKS), "fsar", "scaffold", "cfedvs-summary", "fedvmr-moments")
+FRAMES = "flower, frames"
+FEW = {"streams": TALK, "vector": TALK, "flower": REAL}  # the first two share all but their scheduling with `local`
 PAIRS = [
     (engine, name)
-    for engine in ENGINES
+    for engine in (FRAMES, *ENGINES)  # real sites are the last
     for name in FEW.get(engine, CASES)
-    if engine != "local" and not (engine == "flower" and name in NEEDS_ALL_DATA)
+    if engine != "local" and not (engine == FRAMES and name in NEEDS_ALL_DATA)
 ]
 
 Stages = Callable[[str], Stage]
@@ -37,8 +49,9 @@ def stages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """Each engine's stage, started when it is first asked for. Its jobs are those of the tests that were chosen."""
     torch.set_num_threads(1)
     data = write_data(tmp_path_factory.mktemp("conformance"))
-    chosen = [item.callspec.params for item in request.session.items if item.path == request.path]  # type: ignore
-    pairs = [(given.get("engine", "flower"), given["name"]) for given in chosen if "name" in given]
+    items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    chosen = [item.callspec.params for item in items]  # type: ignore[attr-defined]
+    pairs = [(given.get("engine", FRAMES), given["name"]) for given in chosen if "name" in given]
     running = {"local": local(data, tmp_path_factory.mktemp("local"))}
     with ExitStack() as stack:
 
@@ -49,6 +62,8 @@ def stages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
                 running[engine] = stack.enter_context(stage(engine, data, out, rounds))
             return running[engine]
 
+        if any(engine == "flower" for engine, _ in pairs):
+            start("flower")  # its jobs are carried out beside the tests of the others
         yield start
 
 
@@ -65,10 +80,27 @@ def test_an_engine_ends_as_local_does(engine: str, name: str, stages: Stages) ->
         assert written[key] == wanted[key]
 
 
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores for two clients at once")
+def test_with_four_groups_a_client_waits_only_for_its_own_predecessor(stages: Stages, tmp_path: Path) -> None:
+    """The first client of one group begins only after the last of another has ended: were groups in step, for ever."""
+    stages("flower-sim")
+    clients = [f"c{i}" for i in range(8)]
+    order = np.random.default_rng([0, 0xF1]).permutation(8)
+    groups = [[clients[i] for i in part] for part in np.array_split(order, 4)]
+    settings: dict[str, Any] = {"folder": str(tmp_path), "held": groups[0][0], "until": groups[1][1]}
+    task, method = {"name": "toy", "clients": 8}, {"name": "held", "groups": 4, **settings}
+    recipe = toy_recipe(rounds=1, engine={"name": "flower-sim"}, task=task, method=method)
+    run(recipe, tmp_path / "run", quiet=True, task=Toy(clients=8), method=Held(groups=4, **settings))
+    (drawn,) = read_metrics(tmp_path / "run", "groups")
+    assert drawn["groups"] == groups
+    ended = {name: (tmp_path / name).stat().st_mtime_ns for name in clients}
+    assert ended[groups[1][1]] < ended[groups[0][0]] < ended[groups[0][1]]
+
+
 @pytest.mark.parametrize("name", sorted(NEEDS_ALL_DATA))
 def test_a_method_that_needs_all_data_says_so_at_sites(name: str, stages: Stages) -> None:
-    with pytest.raises(RuntimeError, match="this method needs all data in one place"):
-        stages("flower")(name)
+    with pytest.raises(RunError, match="this method needs all data in one place"):
+        stages(FRAMES)(name)
 
 
 @pytest.mark.parametrize("task", TASKS)

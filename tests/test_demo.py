@@ -24,12 +24,8 @@ QUICK = {"data.size": "tiny", "round.rounds": 1, "train.epochs": 1, "device": "c
 
 @pytest.fixture(scope="module")
 def tiny() -> Any:
-    """A world of a few small files."""
-    few = {field.name: 2 for field in dataclasses.fields(playground.Size)}
-    few |= {"action_train": 8, "action_test": 8, "moment_videos": 4, "summary_owners": 3, "skeleton_unit": 24}
-    few |= {"image_shapes": 4, "image_train": 8, "image_server": 64}
+    """One core's work, in a world of a few small files."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(playground.SIZES, "tiny", playground.Size(**{**few, "name": "tiny"}))  # type: ignore[arg-type]
         patch.setattr(playground, "cores", lambda: 1)
         patch.setattr(fedreel.demo, "cores", lambda: 1)
         yield

@@ -1,4 +1,5 @@
-"""The simulation as a person starts it: it ends as the local engine does, and leaves nothing behind, even by Ctrl-C."""
+"""The simulation as a person starts it: Ctrl-C leaves nothing behind. That it ends as the local engine does is in
+test_conformance.py."""
 
 from __future__ import annotations
 
@@ -8,14 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from fedreel.runs.run import run
-from fedreel.runs.rundir import read_metrics
-from support.flower_site import Running, fedreel, job_file, toy_recipe
-from support.synthetic import Slow
-from support.toy import Toy
+from support.flower_site import Running, job_file, toy_recipe
 
 pytest.importorskip("ray", reason="needs the extra `flower`")
 pytestmark = pytest.mark.slow
@@ -49,33 +45,6 @@ def running(processes: set[tuple[int, str]]) -> list[int]:
         if fields[0] != "Z" and fields[19] == since:
             alive.append(pid)
     return alive
-
-
-def test_a_simulated_run_writes_what_a_local_run_writes(tmp_path: Path) -> None:
-    job = job_file(tmp_path / "job.toml", toy_recipe(rounds=3, **SIMULATED))
-    said = fedreel("run", job, "--out", tmp_path / "run", timeout=300)
-    assert "slow on toy: 3 rounds" in said.stdout
-    run(toy_recipe(rounds=3), tmp_path / "local", quiet=True, task=Toy(), method=Slow(seconds=0))
-    model = "model/global.safetensors"
-    assert (tmp_path / "run" / model).read_bytes() == (tmp_path / "local" / model).read_bytes()
-    ledgers = [(tmp_path / side / "ledger.jsonl").read_text().count('"departure"') for side in ("run", "local")]
-    assert ledgers[0] == ledgers[1]
-
-
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores for two clients at once")
-def test_with_four_groups_a_client_waits_only_for_its_own_predecessor(tmp_path: Path) -> None:
-    """The first client of one group begins only after the last of another has ended: were groups in step, for ever."""
-    clients = [f"c{i}" for i in range(8)]
-    order = np.random.default_rng([0, 0xF1]).permutation(8)
-    groups = [[clients[i] for i in part] for part in np.array_split(order, 4)]
-    settings = {"groups": 4, "folder": str(tmp_path), "held": groups[0][0], "until": groups[1][1]}
-    changes = {"task": {"name": "toy", "clients": 8}, "method": {"name": "held", **settings}}
-    job = job_file(tmp_path / "job.toml", toy_recipe(rounds=1, **SIMULATED, **changes))
-    fedreel("run", job, "--out", tmp_path / "run", timeout=300)
-    (drawn,) = read_metrics(tmp_path / "run", "groups")
-    assert drawn["groups"] == groups
-    ended = {name: (tmp_path / name).stat().st_mtime_ns for name in clients}
-    assert ended[groups[1][1]] < ended[groups[0][0]] < ended[groups[0][1]]
 
 
 def test_ctrl_c_leaves_nothing_running_and_says_how_to_go_on(tmp_path: Path) -> None:

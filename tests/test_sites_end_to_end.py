@@ -175,20 +175,19 @@ def supernode(address: str, *arguments: str, key: Path | None = None) -> str:
 def test_everything_is_killed_once_and_the_run_ends_right(
     federation: Federation, undisturbed: Path, tmp_path: Path
 ) -> None:
-    """kill -9 of a client process, of a worker, of a whole site, of the server, and of the job itself, in mid-round."""
+    """kill -9 of an executor, of a worker, of a whole site, of the server, and of the job itself, in mid-round."""
     job, out = job_file(tmp_path / "job.toml", toy_recipe(rounds=3, seconds=5)), tmp_path / "out"
     submit = ("submit", job, "--out", out, "--server", federation.server_folder)
     running = Running(*submit, log=tmp_path / "submit.out")
     working(federation, "ward", running, 1)
     at_ward = address_of_node(federation.folder / "ward")
-    kill(processes("flwr-clientapp", at_ward))
+    kill(processes("fedreel.sites.executor", at_ward))
     working(federation, "lab", running, 1, client="c1")
     kill(processes("fedreel.sites.worker", str(federation.folder / "lab")))
     working(federation, "home", running, 1, client="c2")
     kill(processes(str(federation.folder / "home")))  # as if the plug was pulled
     federation.start_site("home")
     working(federation, "ward", running, 2)
-    kill(processes("flower-superexec", at_ward))  # without it a SuperNode is deaf, and does not know
     kill(processes(str(federation.server_folder), without=("site start", "submit")))
     federation.server.start()
     federation.server.wait_for("Listening for sites")
@@ -213,7 +212,7 @@ def working(federation: Federation, site: str, job: Running, round: int, client:
 
 
 def address_of_node(site: Path) -> str:
-    """Where a site's SuperNode talks with its client processes."""
+    """Where a site's SuperNode talks with its executor."""
     (node,) = [text for text in commands().values() if "flower-supernode" in text and str(site) in text]
     found = re.search(r"--port (\d+)", node)
     assert found

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
@@ -13,9 +15,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from fedreel.engines.flower.pipe import Frame
+from fedreel.engines.flower.relay import unwrap, wrap
+from fedreel.engines.flower.workplace import Workplace
+from fedreel.registry import METHODS, TASKS
+from fedreel.sites.site import SiteFolder, init
 from support import conformance_jobs
-from support.conformance_jobs import CASES, CLIENTS, SITES, run_case
-from support.flower_site import Federation, environment
+from support.conformance_jobs import CASES, CLIENTS, SITES, SYNTHETIC, Lent, run_case
+from support.flower_site import Federation, allow_all, environment
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,7 @@ class Outcome:
 
 
 Stage = Callable[[str], Outcome]  # from the name of a case
+ROLES = tuple(dict.fromkeys(case.task for case in CASES.values()))
 SETTINGS: dict[str, dict[str, Any]] = {"streams": {"at_once": 3}}  # of engines that do less by default
 
 
@@ -48,6 +56,8 @@ def stage(engine: str, data: Path, out: Path, rounds: Mapping[str, int]) -> Abst
     """`rounds` of each case that is wanted. An engine that is not known here needs no more than its name."""
     if engine == "flower":
         return _at_sites(data, out, rounds)
+    if engine == "flower, frames":
+        return _by_frames(data, out, rounds)
     if engine == "flower-sim":
         return _in_a_simulation(data, out, rounds)
     return _here(data, out, rounds, {"name": engine, **SETTINGS.get(engine, {})})
@@ -73,19 +83,10 @@ def _in_a_simulation(data: Path, out: Path, rounds: Mapping[str, int]) -> Iterat
     """One simulation for all jobs: to start it takes longer than any of them."""
     from fedreel.engines.flower import engine
 
-    class Lent:
-        """The simulation as one job sees it."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(simulation, name)
-
-        def close(self) -> None:
-            """The next job needs it."""
-
     with (
         mock.patch.dict("os.environ", {"PYTHONPATH": environment()["PYTHONPATH"]}),
         closing(engine.Simulation(len(CLIENTS), threads=1)) as simulation,
-        mock.patch.object(engine, "Simulation", return_value=Lent()),
+        mock.patch.object(engine, "Simulation", return_value=Lent(simulation)),
         _here(data, out, rounds, {"name": "flower-sim"}) as outcome,
     ):
         yield outcome
@@ -93,21 +94,83 @@ def _in_a_simulation(data: Path, out: Path, rounds: Mapping[str, int]) -> Iterat
 
 @contextmanager
 def _at_sites(data: Path, out: Path, rounds: Mapping[str, int]) -> Iterator[Stage]:
-    """A server and two sites, and all jobs three at a time: most of the time a job waits for Flower."""
+    """A server and two sites, and all jobs four at a time: most of the time a job waits for Flower."""
     sites = {name: data / name for name in SITES}
-    roles = tuple(dict.fromkeys(case.task for case in CASES.values()))
     with (
-        closing(Federation(out.with_name("federation"), sites, roles)) as federation,
+        closing(Federation(out.with_name("federation"), sites, ROLES)) as federation,
         closing(_Jobs(data, out, rounds, federation.server_folder)) as jobs,
     ):
 
         def outcome(name: str) -> Outcome:
             jobs.wait_for(name)
-            run = json.loads((out / name / "run.json").read_text())["id"]
-            folders = {site: federation.folder / site / "runs" / run / "clients" for site in SITES}
-            return Outcome(out / name, {c: folders[site] / c for site, clients in SITES.items() for c in clients})
+            return _at({site: federation.folder / site for site in SITES}, out / name)
 
         yield outcome
+
+
+@contextmanager
+def _by_frames(data: Path, out: Path, rounds: Mapping[str, int]) -> Iterator[Stage]:
+    """Sites as they are, but nothing of Flower between them and the engine, and all in this process."""
+    from fedreel.engines.flower import engine
+
+    server, sites = out.with_name("server"), {name: out.with_name(name) for name in SITES}
+    (server / "sites").mkdir(parents=True)
+    (server / "server.toml").touch()
+    for name, place in sites.items():
+        (server / "sites" / f"{name}.pub").touch()
+        (server / "sites" / f"{name}.json").write_text(json.dumps({"node": name}))
+        init(place, name, {role: str(data / name / role) for role in ROLES}, "", "")
+        allow_all(place)
+    link = NearLink({name: SiteFolder.open(place) for name, place in sites.items()})
+    with _here(data, out, rounds, {"name": "flower", "server": str(server)}) as outcome:
+
+        def at_sites(name: str) -> Outcome:
+            with (
+                mock.patch.dict(METHODS, {name: f"{cls.__module__}:{cls.__name__}" for name, cls in SYNTHETIC.items()}),
+                mock.patch.dict(TASKS, {"toy": "support.toy:Toy"}),
+                mock.patch.object(engine, "Link", return_value=link),
+            ):
+                return _at(sites, outcome(name).run)
+
+        yield at_sites
+
+
+def _at(sites: Mapping[str, Path], run: Path) -> Outcome:
+    folder = json.loads((run / "run.json").read_text())["id"]
+    clients = {client: site for site, its in SITES.items() for client in its}
+    return Outcome(
+        run, {client: sites[site] / "runs" / folder / "clients" / client for client, site in clients.items()}
+    )
+
+
+class NearLink:
+    """A line whose messages are answered at once, over the bytes that would travel."""
+
+    def __init__(self, sites: Mapping[str, SiteFolder]) -> None:
+        self._places = {name: Workplace(site.worker, name, None, site.runs) for name, site in sites.items()}
+        self._numbers, self._events = itertools.count(1), deque[Frame]()
+
+    def nodes(self, timeout: float = 30) -> dict[str, str]:
+        return dict.fromkeys(self._places, "now")
+
+    def send(self, what: str, *, content: Frame | None = None, node: str = "", ttl: float = 0, number: int = 0) -> int:
+        number = number or next(self._numbers)
+        if what == "nodes":
+            self._events.append(Frame({"what": "nodes", "number": number, "nodes": self.nodes()}))
+        elif content is not None:
+            answer = _sent(self._places[node].answer(_sent(content)))
+            self._events.append(Frame({"what": "reply", "number": number, "content": answer.head}, answer.arrays))
+        return number
+
+    def event(self, timeout: float) -> Frame | None:
+        return self._events.popleft() if self._events else None
+
+    def close(self) -> None:
+        """The next job needs it."""
+
+
+def _sent(frame: Frame) -> Frame:
+    return unwrap(wrap(Frame(frame.head, {name: bytes(data) for name, data in frame.arrays.items()})))
 
 
 class _Jobs:
@@ -125,7 +188,7 @@ class _Jobs:
             text=True,
         )
         assert self.process.stdin is not None
-        order = {"jobs": dict(rounds), "at_once": 3, "data": str(data), "out": str(out), "server": str(server)}
+        order = {"jobs": dict(rounds), "at_once": 4, "data": str(data), "out": str(out), "server": str(server)}
         self.process.stdin.write(json.dumps(order))
         self.process.stdin.close()
 

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
+import multiprocessing
 import sys
 import traceback
+from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -20,6 +22,9 @@ import torch
 
 from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig
 from fedreel.core.job import make_method, make_task
+from fedreel.engines.flower import engine
+from fedreel.engines.flower.link import Link
+from fedreel.engines.flower.server import Server
 from fedreel.registry import METHODS, TASKS
 from fedreel.runs.run import run
 from support import synthetic
@@ -109,30 +114,49 @@ def _small(task: str) -> Any:
     return importlib.import_module(f"tasks.{task}.conformance")
 
 
+class Lent:
+    """What jobs use one after another, as one of them sees it."""
+
+    def __init__(self, thing: Any) -> None:
+        self._thing = thing
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._thing, name)
+
+    def close(self) -> None:
+        """The next job needs it."""
+
+
 def main() -> None:
-    """Fork a child for each job, at most `at_once` at a time. `jobs` says of each how many rounds it has."""
+    """Carry the jobs out in `at_once` processes. `jobs` says of each how many rounds it has."""
     torch.set_num_threads(1)
     for name in METHODS:
         METHODS.lookup(name)  # imports are paid once
     order = json.loads(sys.stdin.read())
-    running: dict[int, str] = {}
-    waiting = list(order["jobs"])
-    while waiting or running:
-        while waiting and len(running) < order["at_once"]:
-            name = waiting.pop(0)
-            pid = os.fork()
-            if pid == 0:
-                os._exit(_child(name, order))
-            running[pid] = name
-        pid, status = os.wait()
-        print(json.dumps({"job": running.pop(pid), "code": os.waitstatus_to_exitcode(status)}), flush=True)
+    fork = multiprocessing.get_context("fork")
+    waiting, done = fork.SimpleQueue(), fork.SimpleQueue()
+    for name in (*order["jobs"], *[None] * order["at_once"]):
+        waiting.put(name)
+    for _ in range(order["at_once"]):
+        fork.Process(target=_work, args=(order, waiting, done), daemon=True).start()
+    for _ in order["jobs"]:
+        print(json.dumps(done.get()), flush=True)
 
 
-def _child(name: str, order: dict[str, Any]) -> int:
+def _work(order: dict[str, Any], waiting: Any, done: Any) -> None:
+    """One job after another over one line to the server: to lay it takes longer than most of them."""
+    link = Link(Server(Path(order["server"])).flower_home, wait=60)
+    with closing(link), mock.patch.object(engine, "Link", return_value=Lent(link)):
+        while (name := waiting.get()) is not None:
+            done.put({"job": name, "code": _job(name, order)})
+
+
+def _job(name: str, order: dict[str, Any]) -> int:
     out = Path(order["out"]) / name
     try:
-        engine = {"name": "flower", "server": order["server"]}
-        run_case(CASES[name], Path(order["data"]), out, engine, order["jobs"][name])
+        run_case(
+            CASES[name], Path(order["data"]), out, {"name": "flower", "server": order["server"]}, order["jobs"][name]
+        )
         return 0
     except Exception:
         Path(f"{out}.error").write_text(traceback.format_exc())

@@ -32,10 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if seconds.get(function_of(item.nodeid), 0.0) >= SLOW:
             item.add_marker("slow")
-    files: Counter[str] = Counter()
-    for item in items:
-        files[file_of(item.nodeid)] += seconds.get(function_of(item.nodeid), 0.0)
-    items.sort(key=lambda item: -files[file_of(item.nodeid)])
+    items.sort(key=lambda item: -seconds.get(file_of(item.nodeid), 0.0))
 
 
 def read() -> dict[str, float]:
@@ -53,7 +50,8 @@ def function_of(nodeid: str) -> str:
 
 class Stopwatch:
     """A test costs what it takes itself, and its share of every fixture that it uses together with other tests. Counted
-    are seconds of a processor, its own and its children's: on a busy machine they are the same."""
+    are seconds of a processor, its own and its children's: on a busy machine they are the same. Of files, those of a
+    clock: what waits most begins first."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.writes = not hasattr(config, "workerinput")  # of several processes, who started the others
@@ -61,6 +59,7 @@ class Stopwatch:
         self.own: dict[str, float] = {}
         self.fixtures: dict[str, list[str]] = {}
         self.made: dict[str, float] = defaultdict(float)
+        self.waited: Counter[str] = Counter()  # file -> seconds of a clock
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
@@ -86,6 +85,7 @@ class Stopwatch:
             item.user_properties.append(("cost", cost))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.waited[file_of(report.nodeid)] += report.duration
         if report.when == "teardown":
             cost: Any = dict(report.user_properties)["cost"]
             self.own[report.nodeid] = cost["seconds"] - sum(cost["shared"].values())
@@ -106,6 +106,7 @@ class Stopwatch:
         longest: dict[str, float] = defaultdict(float)
         for test, seconds in cost.items():
             longest[function_of(test)] = max(longest[function_of(test)], round(seconds, 1))
+        longest |= {file: round(seconds, 1) for file, seconds in self.waited.items()}
         return {name: longest[name] for name in sorted(longest) if longest[name] >= KEPT}
 
     def uses(self, test: str, fixture: str) -> bool:

@@ -23,7 +23,7 @@ def data_make(
     what: Annotated[str, typer.Argument(help="playground")],
     out: Out,
     seed: Annotated[int, typer.Option(help="Another seed, another world.")] = 0,
-    size: Annotated[str, typer.Option(help="small, medium, or demo: what fedreel demo uses.")] = "small",
+    size: Annotated[str, typer.Option(help="tiny, small, medium, or demo: what fedreel demo uses.")] = "small",
 ) -> None:
     """Generate a world of videos with labels for every task."""
     from fedreel import playground

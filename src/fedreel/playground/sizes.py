@@ -12,7 +12,8 @@ VERSION = 4  # raised whenever the same seed would give other bytes or labels
 
 @dataclass(frozen=True)
 class Size:
-    """The counts that make up a world; `small` runs in seconds, `medium` is several times as much."""
+    """The counts that make up a world; `small` is made and learned in minutes, `tiny` is enough to see that a job runs,
+    `medium` is several times as much as `small`."""
 
     name: str
     action_owners: int
@@ -49,6 +50,24 @@ SMALL = Size(
     image_server=1500,
 )
 
+TINY = Size(
+    name="tiny",
+    action_owners=3,
+    action_train=16,
+    action_test=8,
+    moment_owners=3,
+    moment_videos=4,
+    summary_owners=3,
+    summary_videos=3,
+    skeleton_unit=8,
+    image_owners=3,
+    image_shapes=4,
+    image_textures=2,
+    image_train=48,
+    image_test=2,
+    image_server=96,
+)
+
 MEDIUM = Size(
     name="medium",
     action_owners=14,
@@ -69,7 +88,7 @@ MEDIUM = Size(
 
 DEMO = replace(SMALL, name="demo", moment_videos=20)  # fewer videos are learned by heart, more take minutes to draw
 
-SIZES = {size.name: size for size in (SMALL, MEDIUM, DEMO)}
+SIZES = {size.name: size for size in (TINY, SMALL, MEDIUM, DEMO)}
 
 
 def stream(seed: int, *key: int | str) -> np.random.Generator:

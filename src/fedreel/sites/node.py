@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import sys
@@ -15,17 +16,18 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
 
-from fedreel.engines.flower.processes import Processes, free_port, has_children, last_lines, program, quiet_environment
+from fedreel.engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
 from fedreel.errors import FedreelError, RunError
 from fedreel.sites.call import call_server, check_welcome, version_note
 from fedreel.sites.site import SiteFolder
 
+_SECRET = "executor.secret"
 _CONNECT = 120.0  # seconds that a SuperNode may take until the SuperLink has let it in
 
 
 def start(site: SiteFolder, say: Callable[[str], None], user: str | None = None) -> None:
-    """Run the site. With `user`, Flower's processes run as that user, who needs no access to the data: what a server
-    sends is code to Flower, and that code then sees only the worker's socket."""
+    """Run the site. With `user`, the processes that speak with the network run as that user, who needs no access to
+    the data: whoever takes one of them over sees only the worker's socket. No program of the server's runs in any."""
     greet(site, say)
     signal.signal(signal.SIGTERM, _interrupt)
     sockets = Path(tempfile.mkdtemp(prefix="fedreel-"))
@@ -33,7 +35,8 @@ def start(site: SiteFolder, say: Callable[[str], None], user: str | None = None)
     try:
         home = _home(site, sockets, user)
         worker = _start_worker(site, sockets, processes, user)
-        node = _connect(site, sockets, home, processes, user, say, _CONNECT)
+        node, address = _connect(site, sockets, home, processes, user, say, _CONNECT)
+        executor = _start_executor(site, address, home, processes, user)
         say(f"Site '{site.config.name}' is connected to {site.config.server} and is waiting for work. Ctrl-C stops it.")
         say(f"Whatever leaves is recorded: fedreel ledger {site.path}")
         while True:
@@ -41,13 +44,16 @@ def start(site: SiteFolder, say: Callable[[str], None], user: str | None = None)
             if worker.poll() is not None:
                 say(f"the worker ended ({worker.returncode}) and has been restarted; see {site.path / 'worker.log'}")
                 worker = _start_worker(site, sockets, processes, user)
-            if not _whole(node):  # its helper that starts client processes is gone, and it would not notice
-                node.terminate()
-                node.wait()
             if node.poll() is not None:
                 say(f"the connection ended ({node.returncode}) and is being restored; see {site.path / 'node.log'}")
-                node = _connect(site, sockets, home, processes, user, say, math.inf)
+                executor.terminate()
+                executor.wait()
+                node, address = _connect(site, sockets, home, processes, user, say, math.inf)
+                executor = _start_executor(site, address, home, processes, user)
                 say("connected again")
+            if executor.poll() is not None:
+                say(f"the executor ended ({executor.returncode}) and has been restarted; see {site.path / 'node.log'}")
+                executor = _start_executor(site, address, home, processes, user)
     finally:
         processes.end()
         shutil.rmtree(sockets, ignore_errors=True)
@@ -79,15 +85,16 @@ def _connect(
     user: str | None,
     say: Callable[[str], None],
     wait: float,
-) -> Popen[bytes]:
-    """Start the SuperNode until it is in. The SuperLink lets a node in again only when it has missed its heartbeats,
-    a minute after the node was killed; and a server may be away."""
+) -> tuple[Popen[bytes], str]:
+    """Start the SuperNode until it is in; and where it listens on this machine. The SuperLink lets a node in again only
+    when it has missed its heartbeats, a minute after the node was killed; and a server may be away."""
     deadline, told = time.monotonic() + wait, False
     while True:
         before = _size(site.path / "node.log")
-        node = _start_node(site, sockets, home, processes, user)
+        port = free_port()
+        node = _start_node(site, port, sockets, home, processes, user)
         if _is_in(site.path / "node.log", before, node):
-            return node
+            return node, f"127.0.0.1:{port}"
         if time.monotonic() > deadline:
             log = site.path / "node.log"
             raise RunError("the site could not connect to the server", where=str(log), found=last_lines(log))
@@ -108,11 +115,14 @@ def _ask_again(site: SiteFolder, say: Callable[[str], None]) -> None:
 
 
 def _home(site: SiteFolder, sockets: Path, user: str | None) -> Path:
-    """Flower's folder, with the site's key. For another user it is a folder of that user's own, made and given away
-    before anything of theirs runs; the folder of the sockets stays ours."""
+    """Flower's folder, with the site's key, and the secret by which SuperNode and executor know each other. For another
+    user it is a folder of that user's own, made and given away before anything of theirs runs; that of the sockets
+    stays ours."""
     if user is None:
-        (site.path / "flower").mkdir(exist_ok=True)
-        return site.path / "flower"
+        home = site.path / "flower"
+        home.mkdir(exist_ok=True)
+        _write_secret(home)
+        return home
     if os.geteuid() != 0:
         raise FedreelError("only root can run Flower's processes as another user", found="--node-user")
     try:
@@ -125,9 +135,16 @@ def _home(site: SiteFolder, sockets: Path, user: str | None) -> Path:
     shutil.copyfile(site.config.ca, home / "ca.crt")
     os.chmod(home / "site.key", 0o400)
     os.chmod(sockets, 0o711)
-    for path in (home / "site.key", home / "ca.crt", home):
+    _write_secret(home)
+    for path in (home / "site.key", home / "ca.crt", home / _SECRET, home):
         shutil.chown(path, user, group)
     return home
+
+
+def _write_secret(home: Path) -> None:
+    (home / _SECRET).unlink(missing_ok=True)
+    (home / _SECRET).touch(mode=0o600)
+    (home / _SECRET).write_bytes(secrets.token_bytes(32))
 
 
 def _start_worker(site: SiteFolder, sockets: Path, processes: Processes, user: str | None) -> Popen[bytes]:
@@ -136,11 +153,25 @@ def _start_worker(site: SiteFolder, sockets: Path, processes: Processes, user: s
     return processes.start(command, site.path / "worker.log")
 
 
-def _start_node(site: SiteFolder, sockets: Path, home: Path, processes: Processes, user: str | None) -> Popen[bytes]:
+def _start_executor(site: SiteFolder, address: str, home: Path, processes: Processes, user: str | None) -> Popen[bytes]:
+    arguments = {"address": address, "secret": str(home / _SECRET)}
+    command = [sys.executable, "-m", "fedreel.sites.executor", json.dumps(arguments)]
+    return processes.start(command, site.path / "node.log", quiet_environment(home), user)
+
+
+def _start_node(
+    site: SiteFolder, port: int, sockets: Path, home: Path, processes: Processes, user: str | None
+) -> Popen[bytes]:
     key, ca = (site.path / "site.key", site.config.ca) if user is None else (home / "site.key", home / "ca.crt")
     command = [program("flower-supernode"), "--root-certificates", str(ca), "--superlink", site.config.server]
-    command += ["--host", "127.0.0.1", "--port", str(free_port()), "--auth-supernode-private-key", str(key)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--auth-supernode-private-key", str(key)]
     command += ["--node-config", f'socket="{sockets / "s"}"']
+    command += [
+        "--isolation",
+        "process",
+        "--superexec-auth-secret-file",
+        str(home / _SECRET),
+    ]  # no SuperExec: see executor
     try:
         return processes.start(command, site.path / "node.log", quiet_environment(home), user)
     except PermissionError as error:
@@ -152,15 +183,11 @@ def _start_node(site: SiteFolder, sockets: Path, home: Path, processes: Processe
         ) from error
 
 
-def _whole(node: Popen[bytes]) -> bool:
-    return node.poll() is not None or sys.platform != "linux" or has_children(node.pid)
-
-
 def _is_in(log: Path, before: int, node: Popen[bytes]) -> bool:
     """Wait until the SuperNode has its id, or has ended without."""
     while node.poll() is None:
         said = log.read_bytes()[before:] if _size(log) > before else b""
-        if b"SuperNode ID:" in said and b"Starting Flower SuperExec" in said:
+        if b"SuperNode ID:" in said:
             return True
         time.sleep(0.2)
     return False

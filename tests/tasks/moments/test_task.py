@@ -141,5 +141,5 @@ def test_the_card_says_which_features_a_user_must_feed_the_model() -> None:
 
 @pytest.mark.slow
 def test_the_recipe_runs_on_the_playground(tmp_path: Path) -> None:
-    recipe = load_recipe("fedvmr", {"round.rounds": 1, "data.size": "small", "task.width": 8, "device": "cpu"})
+    recipe = load_recipe("fedvmr", {"round.rounds": 1, "data.size": "tiny", "task.width": 8, "device": "cpu"})
     assert run(recipe, tmp_path / "run", quiet=True).summary["metrics"]["miou"] >= 0

@@ -216,7 +216,7 @@ def test_a_run_of_another_task_is_refused(task: str, hint: str, copied: Path, se
     change_card(copied, task=task, recipe=table, travelling=[*state], private=[])
     with pytest.raises(RunError, match="does not recognise skeletons, images or videos") as error:
         recognize(f"{sets / 'left.npz'}#m0", copied, client="left")
-    assert (error.value.expected, error.value.found) == ("a run of the task recognition, image or skeleton", task)
+    assert (error.value.expected, error.value.found) == ("a run of the task image, recognition or skeleton", task)
     assert hint in error.value.hint
 
 

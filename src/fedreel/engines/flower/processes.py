@@ -101,11 +101,6 @@ def _running() -> Iterator[tuple[int, int, str]]:
                 yield int(folder.name), int(fields[1]), fields[19]
 
 
-def has_children(pid: int) -> bool:
-    """Whether a process has children that run."""
-    return any(parent == pid for _, parent, _ in _running())
-
-
 def quiet_environment(home: Path | None = None) -> dict[str, str]:
     """Our environment, with Flower and Ray kept from calling home and from installing anything."""
     env = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
