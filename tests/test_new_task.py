@@ -48,9 +48,8 @@ def test_the_list_has_one_folder_one_recipe_and_one_page() -> None:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project with the new task in it: the files of the list, and small data for the tests."""
     tree = tmp_path_factory.mktemp("tree")
-    without = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in ("src", "tests", "docs"):
-        shutil.copytree(ROOT / name, tree / name, ignore=without)
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("*.egg-info"))
     for name in ("pyproject.toml", "README.md", "CONTRIBUTING.md"):
         shutil.copy(ROOT / name, tree)
     verb = block(PAGE, "python", "# points_verb.py").replace("from points ", "from fedreel.tasks.points.task ")

@@ -129,52 +129,57 @@ def test_a_task_may_share_a_verb_and_names_who_answers_for_it() -> None:
 # packages outside the tree
 
 
-@pytest.fixture
-def outside(tmp_path: Path) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment in which the package is installed."""
     path = os.pathsep.join([str(TESTS / "outside"), str(ROOT / "src")])
-    return {**os.environ, "PYTHONPATH": path, "FEDREEL_CACHE": str(tmp_path / "cache")}
+    return {**os.environ, "PYTHONPATH": path, "FEDREEL_CACHE": str(tmp_path_factory.mktemp("cache"))}
 
 
-def told(outside: dict[str, str], *args: object, python: bool = False) -> subprocess.CompletedProcess[str]:
+def told(
+    outside: dict[str, str], *args: object, python: bool = False, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c" if python else "-m", *([] if python else ["fedreel"]), *map(str, args)]
-    return subprocess.run(command, env=outside, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, env=outside, cwd=cwd, capture_output=True, text=True, check=False, timeout=120)
 
 
-@pytest.fixture
-def counted(tmp_path: Path, outside: dict[str, str]) -> Path:
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory, outside: dict[str, str]) -> Path:
     """A run of the package's task, by its name in a recipe."""
-    return run_recipe(outside, tmp_path, "run")
+    tmp_path = tmp_path_factory.mktemp("counted")
+    done = told(outside, "run", write_job(tmp_path), "--out", tmp_path / "run", "--quiet")
+    assert done.returncode == 0, done.stderr
+    return tmp_path / "run"
 
 
-def run_recipe(outside: dict[str, str], folder: Path, name: str, *settings: str) -> Path:
-    """Of a job in which all four are the package's."""
+def write_job(folder: Path) -> Path:
+    """A recipe in which all four are the package's."""
     (folder / "job.toml").write_text(
-        "[task]\nname = 'counting'\n[task.backbone]\nname = 'dense'\nunits = 6\n"
+        "device = 'cpu'\n[task]\nname = 'counting'\n[task.backbone]\nname = 'dense'\nunits = 6\n"
         "[method]\nname = 'halfway'\n[engine]\nname = 'noted'\nfile = 'who.txt'\n[round]\nrounds = 2\n"
     )
-    words = [word for setting in settings for word in ("--set", setting)]
-    done = told(outside, "run", folder / "job.toml", "--out", folder / name, "--quiet", "--device", "cpu", *words)
-    assert done.returncode == 0, done.stderr
-    return folder / name
+    return folder / "job.toml"
 
 
 def test_a_package_brings_a_method_a_task_a_backbone_and_an_engine(outside: dict[str, str], tmp_path: Path) -> None:
     """By entry points alone: a recipe names all four, and each of them does its part."""
     for what, name in (("tasks", "counting"), ("methods", "halfway"), ("backbones", "dense"), ("engines", "noted")):
         assert f"  {name} " in told(outside, "list", what).stdout, what
-    ours = run_recipe(outside, tmp_path, "ours")
-    assert (ours / "who.txt").read_text().split("\n")[:3] == ["1 east", "1 north", "1 west"]
-    assert model_of(ours)["backbone.layer.weight"].shape == (6, 2)
-    begin = model_of(run_recipe(outside, tmp_path, "begin", "method.step=0", "engine=local"))
-    mean = model_of(run_recipe(outside, tmp_path, "mean", "method=fedavg", "engine=local", "round.rounds=1"))
-    halfway = model_of(run_recipe(outside, tmp_path, "halfway", "engine=local", "round.rounds=1"))
+    jobs = {
+        "ours": {},
+        "begin": {"method.step": 0, "engine": "local"},
+        "mean": {"method": "fedavg", "engine": "local", "round.rounds": 1},
+        "halfway": {"engine": "local", "round.rounds": 1},
+    }
+    job = write_job(tmp_path)
+    code = f"import fedreel\nfor name, change in {jobs!r}.items():\n    fedreel.run({str(job)!r}, name, set=change)"
+    done = told(outside, code, python=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "ours" / "who.txt").read_text().split("\n")[:3] == ["1 east", "1 north", "1 west"]
+    ours, begin, mean, halfway = (load_file(tmp_path / name / "model" / "global.safetensors") for name in jobs)
+    assert ours["backbone.layer.weight"].shape == (6, 2)
     for name, tensor in halfway.items():
         torch.testing.assert_close(tensor, (begin[name] + mean[name]) / 2)
-
-
-def model_of(run: Path) -> dict[str, torch.Tensor]:
-    return load_file(run / "model" / "global.safetensors")
 
 
 def test_help_names_the_verb_and_imports_neither_torch_nor_the_task(outside: dict[str, str]) -> None:

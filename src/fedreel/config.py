@@ -82,6 +82,7 @@ class DataConfig:
     seed: int = 0  # of the playground and the division; kept apart from the run's seed
     partition: dict[str, Any] = field(default_factory=lambda: {"name": "by-owner"})
     test_share: float = 0.25  # where the data do not say what is for testing
+    validate: bool = False  # test on a part of the training data, to choose settings by: the test part is left alone
 
     def __post_init__(self) -> None:
         check_ranges(self, "data", seed=(0, 2**63 - 1), test_share=(0, 0.99))

@@ -6,6 +6,7 @@ import copy
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,7 +126,7 @@ def test_streams_of_a_server_equal_to_the_client_add_no_divergence() -> None:
         assert len(streams) == blocks
         for stream in streams:
             assert torch.allclose(stream.logits, outputs.logits, atol=1e-5)
-        term = multi_grain(t, teacher, blocks, 1.0, detach=True)(Step(model, x, outputs))
+        term = multi_grain(t, teacher, blocks, 1.0, 1.0, detach=True)(Step(model, x, outputs))
         assert torch.allclose(term, blocks * t.loss(outputs, x), atol=1e-5)
 
 
@@ -140,8 +141,21 @@ def test_the_divergence_is_that_of_the_local_stream_from_the_mixed_ones() -> Non
     for stream in streams:
         p = stream.logits.double().softmax(1)
         exact = exact + F.cross_entropy(stream.logits, x[1]) + 0.7 * (p * (p.log() - z.log()))[:, :3].sum(1).mean()
-    term = multi_grain(t, teacher, 2, 0.7, detach=True)(Step(model, x, outputs))
+    term = multi_grain(t, teacher, 2, 0.7, 1.0, detach=True)(Step(model, x, outputs))
     assert float(term) == pytest.approx(float(exact), rel=1e-4)
+
+
+def test_the_authors_take_half_of_the_mean_over_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what `local_training` gives the term: 1 for the sum of two streams, a quarter for half of their mean."""
+    shares = []
+    monkeypatch.setattr("fedreel.methods.fsar.multi_grain", lambda *given: shares.append(given[4]))
+    monkeypatch.setattr("fedreel.methods.fsar._without_unique", lambda client: {})
+    client: Any = SimpleNamespace(
+        task=None, received={}, frozen=lambda weights: torch.nn.Identity(), fit=lambda terms: None
+    )
+    for grains in ("sum", "mean"):
+        FSAR(blocks=2, mu=0, grains=grains).local_training(client)  # type: ignore[arg-type]
+    assert shares == [1.0, 0.25]
 
 
 @pytest.mark.parametrize("detach", [True, False])
@@ -151,7 +165,7 @@ def test_the_server_gets_no_gradient_and_the_lower_blocks_only_the_divergence(de
     model, teacher, x = t.model().train(), t.model().train(), batch()
     with torch.no_grad():
         fixed = t.forward(model, x)
-    multi_grain(t, teacher, 3, 1.0, detach)(Step(model, x, fixed)).backward()
+    multi_grain(t, teacher, 3, 1.0, 1.0, detach)(Step(model, x, fixed)).backward()
     assert all(p.grad is None for p in teacher.parameters())
     assert all(p.grad is None for p in model.backbone.layers[0].parameters())
     assert float(model.head["fc"].weight.grad.abs().sum()) > 0

@@ -21,6 +21,24 @@ def statistics_kept(model: nn.Module) -> Iterator[None]:
             norm.track_running_stats = True
 
 
+@contextmanager
+def settling(model: nn.Module) -> Iterator[None]:
+    """What a model sees within this, in batches, is what its running statistics are of, by plain averages over the
+    batches. Afterwards it is in eval mode."""
+    norms = [norm for norm in _norms(model) if norm.track_running_stats]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a cumulative average
+    model.train()
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta):
+            norm.momentum = momentum
+        model.eval()
+
+
 def by_batch(model: nn.Module) -> nn.Module:
     """The model in eval mode but for batch norm, which goes by the batch it sees: for weights to which no running
     statistics belong."""

@@ -137,8 +137,10 @@ class Client:
     def test(self) -> dict[str, float]:
         """The task's metrics of the model as it is now on this client's test data."""
         self.model.eval()
+        size = 4 * self.config.batch_size
         with torch.no_grad():
-            return self.task.evaluate(self.model, self.data.test, 4 * self.config.batch_size)
+            self.task.before_test(self.model, self.data.train, size)
+            return self.task.evaluate(self.model, self.data.test, size)
 
     def trained(self, loss: float) -> None:
         """Note the numbers of a training that has ended with this mean loss; raises if it diverged."""

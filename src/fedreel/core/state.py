@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +59,7 @@ class PrivateStore:
         """`shared`: other processes write here too, so nothing is remembered of what lies on disk."""
         self.folder, self.shared = folder, shared
         self._newest: dict[str, tuple[Key, State]] = {}  # a warm cache; right when cold
-        self._unsynced: set[Path] = set()
+        self._unsynced: deque[Path] = deque()
         self._folders: set[str] | None = None
 
     def load(self, client: str, before: Key) -> State:
@@ -101,7 +102,7 @@ class PrivateStore:
             temp.unlink(missing_ok=True)
             raise
         self._newest[client] = (key, state)
-        self._unsynced.add(path)
+        self._unsynced.append(path)
         keys = [k for k in self._generations(client) if k < key]
         for old in keys[:-1]:  # the newest before this one stays in any case: a repetition starts from it
             if old[0] < key[0] - _KEEP_ROUNDS and keys[keys.index(old) + 1][0] < key[0] - _KEEP_ROUNDS:
@@ -109,10 +110,9 @@ class PrivateStore:
 
     def sync(self) -> None:
         """Force what was saved to disk. May run beside `save` in another thread."""
-        saved, self._unsynced = self._unsynced, set()
-        for path in saved:
+        while self._unsynced:
             with contextlib.suppress(FileNotFoundError):  # replaced by a newer generation meanwhile
-                sync_path(path)
+                sync_path(self._unsynced.popleft())
 
     def _generations(self, client: str) -> list[Key]:
         name = file_name(client)

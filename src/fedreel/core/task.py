@@ -154,6 +154,9 @@ class Task(ABC):
     def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
         """Mean metrics over the examples, plus their number as `n`."""
 
+    def before_test(self, model: nn.Module, train: Examples, batch_size: int) -> None:  # noqa: B027
+        """Make a client's model ready for its test, with the client's own training data. It is thrown away after."""
+
     def public(self, data: Any, seed: int) -> Examples | None:
         """Data of the server's own that nobody has to protect, from the recipe's data.public; None if the task has
         no use for any."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,8 @@ class FSAR(FedAGM):
     """FedAGM's rounds (W^ = W + lambda m; clients train from W^; m <- lambda m + tau d; W <- W + m), in which
     - the unique topology U and the coefficients stay with their client,
     - the local objective is CE(z) + sum_m [CE(t_m) + kd KL(t_m || z)] + mu/2 ||W - W^||^2, where t_m goes through the
-      first m of the received model's frozen blocks and then through the client's own.
+      first m of the received model's frozen blocks and then through the client's own. The authors' code has, instead
+      of the sum, half of its mean (grains = "mean").
     blocks = 0 is without distillation; with lambda = 0, tau = 1 and mu = 0 too it is FedAvg."""
 
     needs = (Blocks,)
@@ -34,6 +36,7 @@ class FSAR(FedAGM):
     mu: float = 0.1
     blocks: int = 2  # the streams' m = 1 .. blocks
     kd: float = 1.0
+    grains: Literal["sum", "mean"] = "sum"
     detach_teacher: bool = True  # the authors' code lets the divergence move the streams too
 
     def __post_init__(self) -> None:
@@ -51,7 +54,8 @@ class FSAR(FedAGM):
         terms = []
         if self.blocks:
             server = by_batch(client.frozen({**client.received, **_without_unique(client)}))
-            terms.append(multi_grain(client.task, server, self.blocks, self.kd, self.detach_teacher))
+            share = 1.0 if self.grains == "sum" else 0.5 / self.blocks
+            terms.append(multi_grain(client.task, server, self.blocks, self.kd, share, self.detach_teacher))
         if self.mu:
             terms.append(proximal(client.received, self.mu))
         client.fit(terms)
@@ -65,13 +69,15 @@ def _without_unique(client: Client) -> dict[str, Tensor]:
 
 
 @term
-def multi_grain(step: Step, task: Task, teacher: nn.Module, blocks: int, weight: float, detach: bool) -> Tensor:
+def multi_grain(
+    step: Step, task: Task, teacher: nn.Module, blocks: int, kd: float, share: float, detach: bool
+) -> Tensor:
     """Streams m = 1 .. blocks go through the teacher's first m blocks and the rest of the client's
-    model, to logits t_m: sum_m CE(t_m, y) + weight * sum_m KL(softmax(t_m) || softmax(z))."""
+    model, to logits t_m: share * sum_m [CE(t_m, y) + kd KL(softmax(t_m) || softmax(z))]."""
     z = F.log_softmax(step.outputs.logits, dim=1)
     total = torch.zeros((), device=z.device)
     for mixed in able(task, Blocks).streams(teacher, step.model, step.batch, blocks):
         t = F.log_softmax(mixed.logits.detach() if detach else mixed.logits, dim=1)
         total = total + task.loss(mixed, step.batch)
-        total = total + weight * F.kl_div(z, t, reduction="batchmean", log_target=True)
-    return total
+        total = total + kd * F.kl_div(z, t, reduction="batchmean", log_target=True)
+    return share * total

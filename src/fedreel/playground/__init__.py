@@ -17,11 +17,23 @@ from fedreel.errors import DataError, nearest
 from fedreel.machine.cache import cache_folder
 from fedreel.machine.files import locked
 from fedreel.machine.processes import cores
-from fedreel.playground.sizes import MEDIUM, SIZES, SMALL, VERSION, Size
+from fedreel.playground.sizes import MEDIUM, SIZES, SMALL, TINY, VERSION, Size
 from fedreel.playground.work import Jobs
 from fedreel.playground.work import parts as declared_parts
 
-__all__ = ["MEDIUM", "SIZES", "SMALL", "VERSION", "Size", "cached", "declared_parts", "make", "name", "place_of"]
+__all__ = [
+    "MEDIUM",
+    "SIZES",
+    "SMALL",
+    "TINY",
+    "VERSION",
+    "Size",
+    "cached",
+    "declared_parts",
+    "make",
+    "name",
+    "place_of",
+]
 
 _ABANDONED = 24 * 3600  # seconds after which another process's half-made folder is taken for dead
 

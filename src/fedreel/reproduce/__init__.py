@@ -260,7 +260,8 @@ def for_data(size: Scale, spec: Table, data: Path | None) -> Scale:
     if data is None:
         return replace(size, given={}, rows={})
     asked = spec.adapt(data) if spec.adapt else {}
-    return replace(size, given={"data.source": str(data.resolve()), **asked, **size.given}, choose=None)
+    given = {"data.source": str(data.resolve()), **asked, **size.given}
+    return replace(size, given=given, choose=size.choose_given)
 
 
 def _settings(spec: Table, size: Scale, row: Row, seed: int) -> dict[str, Any]:

@@ -68,7 +68,8 @@ class Scale:
     given: Mapping[str, Any] = field(default_factory=dict)
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     over: Mapping[str, Any] = field(default_factory=dict)
-    choose: Choose | None = None  # on the playground; given data have no other world to choose on
+    choose: Choose | None = None  # on the playground
+    choose_given: Choose | None = None  # on given data: on their validation part
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 from flwr.app import Context, Message
 from flwr.app.error import Error
 from flwr.common.constant import ErrorCode, SubStatus
@@ -99,7 +98,4 @@ def _talk(address: str, *interceptors: Any) -> Iterator[RuntimeHttpClient]:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (KeyboardInterrupt, httpx.HTTPError):
-        sys.exit(1)
+    main()

@@ -18,7 +18,7 @@ from fedreel.core.client import Worker
 from fedreel.core.task import EVERYONE, Tensors
 from fedreel.data.shards import Broken
 from fedreel.errors import DataError, FedreelError, RecipeError
-from fedreel.playground import SMALL
+from fedreel.playground import TINY
 from fedreel.tasks.image.pictures import Pictures, open_pictures
 from fedreel.tasks.image.population import PicturePopulation, open_public
 
@@ -326,12 +326,12 @@ def test_a_server_without_images_is_told_where_to_name_some(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_the_playground_has_images_for_the_server_and_for_ten_clients() -> None:
-    found = open_public(DataConfig(source="playground"), 32)
-    assert found.images.shape == (SMALL.image_server, 32, 32, 3)
-    clients = Path(module.playground.cached(0, "small", ("images",))) / "images" / "clients"
+def test_the_playground_has_images_for_the_server_and_for_clients() -> None:
+    found = open_public(DataConfig(source="playground", size="tiny"), 32)
+    assert found.images.shape == (TINY.image_server, 32, 32, 3)
+    clients = Path(module.playground.cached(0, "tiny", ("images",))) / "images" / "clients"
     made = population(open_pictures(str(clients), 32))
-    assert len(made.clients) == SMALL.image_owners
-    assert {len(made.data(client).train) for client in made.clients} == {SMALL.image_train}
-    assert len(made.classes) == SMALL.image_shapes * SMALL.image_textures
-    assert len(made.data(EVERYONE).test) == SMALL.image_owners * SMALL.image_test * len(made.classes)
+    assert len(made.clients) == TINY.image_owners
+    assert {len(made.data(client).train) for client in made.clients} == {TINY.image_train}
+    assert len(made.classes) == TINY.image_shapes * TINY.image_textures
+    assert len(made.data(EVERYONE).test) == TINY.image_owners * TINY.image_test * len(made.classes)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedreel.core.batchnorm import settling
 from fedreel.runs.run import load
 from fedreel.tasks.skeleton import analysis as skeletons
 from support.moves import BACKBONE, make_sets, train
@@ -47,7 +48,9 @@ def test_statistics_settle_on_those_of_the_data() -> None:
     with torch.no_grad():
         model[1].running_mean.fill_(50)  # whatever was there is forgotten
     x = 3 * torch.randn(skeletons.AT_ONCE, 3) + 2
-    skeletons.settle_statistics(model, x)
+    with torch.no_grad(), settling(model):
+        for part in x.split(skeletons.AT_ONCE):
+            model(part)
     out = model[0](x).detach()
     assert torch.allclose(model[1].running_mean, out.mean(0), atol=1e-5)
     assert torch.allclose(model[1].running_var, out.var(0), atol=1e-4)

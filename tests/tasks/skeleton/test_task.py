@@ -11,6 +11,7 @@ import torch
 
 from fedreel.config import DataConfig, load_recipe, make_recipe
 from fedreel.core.job import make_task
+from fedreel.core.task import Tensors
 from fedreel.core.weights import bind
 from fedreel.errors import DataError, FedreelError, RecipeError
 from fedreel.runs.run import run
@@ -193,3 +194,18 @@ def test_the_recipe_runs_on_the_playground(tmp_path: Path) -> None:
     )
     summary = run(recipe, tmp_path / "run", quiet=True).summary
     assert summary["clients"] == 5
+
+
+def test_settled_statistics_are_those_of_the_training_part() -> None:
+    """A model whose running statistics are far off is tested as one that has seen its training part anew."""
+    task = SkeletonRecognition(**{**SETTINGS, "settle": True})
+    model, x = task.model(), torch.randn(8, 3, SETTINGS["length"], 20, SETTINGS["bodies"])
+    train = Tensors((x, torch.zeros(8, dtype=torch.long), torch.full((8,), SETTINGS["classes"])))
+    with torch.no_grad():
+        model.backbone.data_bn.running_mean.fill_(50)
+        task.before_test(model, train, 8)
+    flat = x.permute(0, 4, 3, 1, 2).reshape(8 * SETTINGS["bodies"], 60, -1)
+    assert torch.allclose(model.backbone.data_bn.running_mean, flat.mean((0, 2)), atol=1e-5)
+    assert not model.training
+    SkeletonRecognition(**SETTINGS).before_test(model, train, 8)
+    assert torch.allclose(model.backbone.data_bn.running_mean, flat.mean((0, 2)), atol=1e-5)

@@ -142,18 +142,31 @@ def open_public(config: DataConfig, side: int) -> Pictures:
 
 
 def _divided(splits: np.ndarray, labels: np.ndarray, config: DataConfig, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows for training and for testing, as they are marked; where none is, `test_share` of each class is drawn."""
+    """Rows for training and for testing, as they are marked; where none is, `test_share` of each class is drawn. To
+    validate, the test rows are left out; where none is marked as val, `test_share` of the others are drawn."""
     marked = np.isin(splits, ("test", "val"))
+    held = "test" if (splits == "test").any() else "val"  # beside test images, validation images are left alone
     if marked.any():
-        held = "test" if (splits == "test").any() else "val"  # beside test images, validation images are left alone
-        return np.flatnonzero(~marked), np.flatnonzero(splits == held)
+        train, test = np.flatnonzero(~marked), np.flatnonzero(splits == held)
+    else:
+        train, test = _drawn(labels, config.test_share, seed)
+    if not config.validate:
+        return train, test
+    if held == "test" and (splits == "val").any():
+        return train, np.flatnonzero(splits == "val")
+    rest, drawn = _drawn(labels[train], config.test_share, seed + 1)
+    return train[rest], train[drawn]
+
+
+def _drawn(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """All rows but a share of each class, and that share."""
     passed = 0
 
     def count(size: int) -> int:
         """What rounding owes passes to the next class; one image of a class is always left for training."""
         nonlocal passed
         passed += size
-        return min(size - 1, round(config.test_share * passed) - round(config.test_share * (passed - size)))
+        return min(size - 1, round(share * passed) - round(share * (passed - size)))
 
     test = first_of_each(labels, np.random.default_rng(seed).permutation(len(labels)), count)
     return np.setdiff1d(np.arange(len(labels)), test), test

@@ -49,7 +49,7 @@ class MomentPopulation(Population):
         ids = list(dict.fromkeys(q.video for q in queries))
         rows, self.missing = features.pool_all(ids, length)  # missing: video -> why it has no features
         self.queries = [replace(q, group=q.group or config.owner) for q in queries if q.video in rows]
-        train, test = sides(self.queries, 1 - config.test_share)
+        train, test = sides(self.queries, 1 - config.test_share, config.validate)
         self.repairs = repairs or Repairs()
         self._lost = len(queries) - len(self.queries)
         self._place = {video: place for place, video in enumerate(rows)}
@@ -115,12 +115,26 @@ class MomentPopulation(Population):
         return Moments(*map(torch.from_numpy, arrays))
 
 
-def sides(queries: Sequence[Query], share: float = 0.75) -> tuple[np.ndarray, np.ndarray]:
+def sides(queries: Sequence[Query], share: float = 0.75, validate: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Which queries are for training and which for testing, never both of one video.
 
     As marked, where some are marked for testing (or else for validation) and others are not: a marked video is not
-    trained on at all. If all or none are marked, `share` of the videos of each group are for training.
+    trained on at all. If all or none are marked, `share` of the videos of each group are for training. To `validate`,
+    the test is left out: what is marked for validation stands for it or, where nothing is beside a test, all but
+    `share` of the training videos of each group.
     """
+    train, test = _marked_or_drawn(queries, share)
+    if not validate:
+        return train, test
+    marks = {q.split for q in queries}
+    if {"test", "val"} <= marks:
+        return train, np.array([q.split == "val" for q in queries])
+    drawn = training_videos({q.video: q.group for q, trains in zip(queries, train) if trains}, share)
+    kept = np.array([q.video in drawn for q in queries])
+    return train & kept, train & ~kept
+
+
+def _marked_or_drawn(queries: Sequence[Query], share: float) -> tuple[np.ndarray, np.ndarray]:
     marks = np.array([q.split for q in queries])
     held = np.isin(marks, ("test", "val"))
     if held.any() and not held.all():

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.config import load_recipe
+from fedreel.core.batchnorm import settling
 from fedreel.metrics.cka import linear_cka
 from fedreel.metrics.landscape import landscape, sharpness
 from fedreel.metrics.neighbours import knn_accuracy
@@ -54,7 +55,9 @@ def neighbours(run: Path) -> Metrics:
         return {}
     train, test = (torch.from_numpy(unseen.x[unseen.splits == side]) for side in ("train", "test"))
     backbone = _server(loaded)
-    settle_statistics(backbone, train)
+    with torch.no_grad(), settling(backbone):
+        for part in train.split(AT_ONCE):
+            backbone(part)
     labels = [torch.from_numpy(unseen.labels[unseen.splits == side]) for side in ("train", "test")]
     with torch.no_grad():
         gallery, queries = (torch.cat([backbone(part) for part in x.split(AT_ONCE)]) for x in (train, test))
@@ -130,20 +133,6 @@ def opened(run: Path) -> tuple[Loaded, SkeletonPopulation]:
     """The server's model of a run, and the run's data."""
     loaded, recipe = load(run), load_recipe(run / "recipe.toml")
     return loaded, cast(SkeletonPopulation, loaded.task.population(recipe.data, recipe.data.seed))
-
-
-def settle_statistics(model: nn.Module, x: Tensor) -> None:
-    """Give every batch norm the mean and variance of its inputs over x, by plain averages over batches; leaves the
-    model in eval mode."""
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # a cumulative average
-    model.train()
-    with torch.no_grad():
-        for part in x.split(AT_ONCE):
-            model(part)
-    model.eval()
 
 
 def _server(loaded: Loaded) -> SkeletonBackbone:

@@ -86,9 +86,7 @@ class SkeletonPopulation(Population):
         found = self._sets[name]
         if self._of_sets:
             return found
-        rows = np.sort(np.concatenate([train, test]))
-        arrays = {key: value[rows] for key, value in vars(found).items() if isinstance(value, np.ndarray)}
-        return replace(found, **arrays)
+        return _taken(found, np.sort(np.concatenate([train, test])))
 
     def data(self, client: str) -> ClientData:
         if client == EVERYONE:
@@ -133,8 +131,12 @@ class SkeletonPopulation(Population):
         return names[0], np.concatenate(train), np.concatenate(test)
 
     def _load(self, path: Path) -> Prepared:
-        found = load_set(path, self.joints, *self.form)
-        return _with_test(found, set_name(path), self.config.test_share, self.seed)
+        found, name = load_set(path, self.joints, *self.form), set_name(path)
+        found = _with_test(found, name, self.config.test_share, self.seed)
+        if self.config.validate:
+            trained_on = _taken(found, np.flatnonzero(found.splits != "test"))
+            found = _with_test(trained_on, f"{name}, validation", self.config.test_share, self.seed)
+        return found
 
 
 def open_sets(config: DataConfig) -> list[Path]:
@@ -168,6 +170,12 @@ def _with_test(found: Prepared, name: str, share: float, seed: int) -> Prepared:
     wanted = min(max(1, round(share * len(own))), len(own) - 1)
     drawn = np.random.default_rng([seed, zlib.crc32(name.encode())]).permutation(own)[:wanted]
     return replace(found, splits=np.where(np.isin(units, drawn), "test", "train"))
+
+
+def _taken(found: Prepared, rows: np.ndarray) -> Prepared:
+    """Some of its sequences."""
+    arrays: dict[str, Any] = {key: value[rows] for key, value in vars(found).items() if isinstance(value, np.ndarray)}
+    return replace(found, **arrays)
 
 
 def _tensors(found: Prepared, rows: np.ndarray) -> Tensors:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from fedreel.config import DataConfig, check_ranges
 from fedreel.core.abilities import Blocks
-from fedreel.core.batchnorm import statistics_kept
-from fedreel.core.task import Outputs
+from fedreel.core.batchnorm import settling, statistics_kept
+from fedreel.core.task import Examples, Outputs
 from fedreel.core.weights import TensorInfo
 from fedreel.errors import DataError, RecipeError
 from fedreel.models.backbone import BackboneConfig
@@ -51,6 +51,7 @@ class SkeletonRecognition(Classification, Blocks):
     leave_out: str = ""  # a set that takes no part in training
     own_classifier: bool = True
     own_statistics: bool = True
+    settle: bool = False  # before a test, take batch-norm statistics anew from the client's training part
 
     def __post_init__(self) -> None:
         self.backbone.check_takes("skeletons")
@@ -120,6 +121,12 @@ class SkeletonRecognition(Classification, Blocks):
                     g = above.block(further, g)
                 found.append(self._outputs(upper, above.leave(g, batch[0].shape[4]), batch))
         return found
+
+    def before_test(self, model: nn.Module, train: Examples, batch_size: int) -> None:
+        if self.settle:
+            with settling(model):
+                for batch in train.batches(batch_size):
+                    self.forward(model, batch)
 
     def check_blocks(self) -> None:
         if not isinstance(self.backbone, SkeletonConfig):

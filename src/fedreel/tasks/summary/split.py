@@ -79,9 +79,18 @@ class SummaryPopulation(Population):
         held_out = held_out_sources(parts, self.videos, config.test_share, seed)
         test = np.array([v.source in held_out for v in self.videos])
         left_alone = np.array([v.split == "val" and v.source not in held_out for v in self.videos])
+        if config.validate:
+            valid = left_alone if left_alone.any() else self._drawn_again(parts, test, config.test_share, seed)
+            test, left_alone = valid, test
         self._parts = {c: (rows[~test[rows] & ~left_alone[rows]], rows[test[rows]]) for c, rows in parts.items()}
         check_training(self._parts, config, "a lower data.test_share, or task.fragments")
         self.clients = tuple(self._parts)
+
+    def _drawn_again(self, parts: Parts, test: np.ndarray, share: float, seed: int) -> np.ndarray:
+        """Which videos that are not for testing are for validation."""
+        rest = [replace(video, split="") for video in self.videos]
+        held = held_out_sources({c: rows[~test[rows]] for c, rows in parts.items()}, rest, share, seed + 1)
+        return np.array([v.source in held for v in self.videos]) & ~test
 
     def data(self, client: str) -> ClientData:
         if client == EVERYONE:

@@ -21,6 +21,8 @@ from fedreel.data.partition import IidPartitioner, NaturalIdPartitioner, histogr
 from fedreel.errors import DataError
 from fedreel.machine.cache import cache_folder
 
+LEFT_OUT = "left out"
+
 
 class HeldClips(Population):
     """Clips: who holds which, and which of them are for testing. Subclasses say what a client makes of its own.
@@ -35,7 +37,7 @@ class HeldClips(Population):
         clips = [replace(c, owner=c.owner or config.owner) for c in _with_split(source.clips, config, seed)]
         self.labels = np.array([self.classes.index(c.label) for c in clips])
         held = "test" if any(c.split == "test" for c in clips) else "val"
-        self._train = np.array([c.split not in ("test", "val") for c in clips])
+        self._train = np.array([c.split not in ("test", "val", LEFT_OUT) for c in clips])
         self._test = np.array([c.split == held for c in clips])  # beside test clips, validation clips are left alone
         if isinstance(partitioner, NaturalIdPartitioner):
             _check_known(clips, config, "owner", NO_OWNERS)
@@ -134,10 +136,16 @@ def _of_size(found: shards.Shards, size: tuple[int, int], setting: str) -> shard
 
 
 def _with_split(clips: Sequence[clip_index.Clip], config: DataConfig, seed: int) -> list[clip_index.Clip]:
-    """Clips as they are marked; where none is marked as test, `test_share` of them are drawn for it."""
-    if any(c.split in ("test", "val") for c in clips):
-        return list(clips)
-    return clip_index.split_by(clips, config.test_share, seed, by="clip")
+    """Clips as they are marked; where none is marked as test, `test_share` of them are drawn for it. To validate, test
+    clips are left out; where none is marked as val, `test_share` of the others are drawn."""
+    marked = any(c.split in ("test", "val") for c in clips)
+    found = list(clips) if marked else clip_index.split_by(clips, config.test_share, seed, by="clip")
+    if not config.validate:
+        return found
+    both = {"test", "val"} <= {c.split for c in found}
+    kept = ("test",) if both else ("test", "val")
+    found = [replace(c, split=LEFT_OUT if c.split in kept else c.split if both else "") for c in found]
+    return clip_index.split_by(found, config.test_share, seed + 1, by="clip")
 
 
 def _fingerprint(root: Path, size: tuple[int, int]) -> str:
