@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
@@ -16,6 +17,7 @@ from fedreel.config import Recipe, as_table, load_recipe
 from fedreel.core.job import make_method, make_task
 from fedreel.errors import Diverged, RecipeError
 from fedreel.reproduce import reproduce
+from fedreel.reproduce.choose import check_unset
 from fedreel.reproduce.recognition import TABLES
 from fedreel.reproduce.spec import Choose, Row, Scale, Table
 from support.tiny import SETTINGS, cli
@@ -172,3 +174,29 @@ def test_choosing_is_apart_and_every_try_is_a_recipe_of_its_own(system: str, nam
 
 def test_there_is_a_table_that_chooses() -> None:
     assert ("recognition", "methods", "small") in CHOOSING
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "refused"),
+    [
+        ("method.mu", 0.5, "method.mu is 0.1 in the row 'FedProx'"),
+        ("method", "fedavg", "method.name is fedprox in the row 'FedProx'"),
+        ("task.backbone.topology", "both", "task.backbone.topology is graph in the row 'ablation'"),
+        ("task.backbone", "ctrgcn", "in the row 'ablation'"),
+        ("method.mu", 0.1, ""),
+        ("train.lr", 0.5, ""),
+        ("task.length", 5, ""),
+    ],
+)
+def test_what_makes_a_row_cannot_be_set(key: str, value: Any, refused: str) -> None:
+    rows = (
+        Row("FedProx", {"method.name": "fedprox", "method.mu": 0.1}),
+        Row("ablation", {"task.backbone": {"name": "stgcn", "topology": "graph"}}),
+    )
+    size = Scale("fsar", (0,), over={key: value})
+    if not refused:
+        check_unset(rows, size)
+        return
+    with pytest.raises(RecipeError, match=re.escape(refused)) as caught:
+        check_unset(rows, size)
+    assert caught.value.where == f"--set {key}"

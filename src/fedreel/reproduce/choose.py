@@ -41,7 +41,17 @@ class Choice:
 
 
 def check_unset(rows: Sequence[Row], size: Scale) -> None:
-    """Raise if a user wants settings changed that are chosen here, or those that keep the choosing apart."""
+    """Raise if a user wants settings changed that make a row what it is, that are chosen here, or that keep the
+    choosing apart."""
+    for row in rows:
+        for key, wanted in size.over.items():
+            for own, value in _leaves(row.settings).items():
+                if (own == key or own.startswith(f"{key}.") or key.startswith(f"{own}.")) and value != wanted:
+                    raise RecipeError(
+                        f"{own} is {value} in the row '{row.label}': --set must not undo what makes the row",
+                        where=f"--set {key}",
+                        hint="leave it out, or take other rows (--rows)",
+                    )
     if size.choose is None:
         return
     for row in rows:
@@ -59,6 +69,14 @@ def check_unset(rows: Sequence[Row], size: Scale) -> None:
                 f"settings are chosen under another {key} than the table is run with, so it cannot be changed",
                 where=f"--set {key}",
             )
+
+
+def _leaves(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Settings by their whole names, tables taken apart."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= _leaves(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return found
 
 
 def note(rule: Choose, choices: Mapping[str, Choice]) -> str:
