@@ -103,7 +103,7 @@ def test_what_diverges_is_not_chosen_and_not_hidden(tmp_path: Path, use: Any) ->
     (row,) = content["rows"]
     assert row["chosen"] == {"method.mu": 0.01}
     assert row["tries"][0]["score"] is None
-    assert row["metrics"]["top1"] == {"mean": None, "sd": None, "n": 0}
+    assert row["metrics"]["top1"] == {"mean": None, "sd": None, "n": 0, "values": [None]}
     assert any("among 0.1 | 0.01 (diverged: 0.1)" in text for text in content["notes"])
     assert "fedprox, seed 0: diverged, not in the mean (it blew up)" in content["notes"]
     assert "mu=0.1: diverged" in (tmp_path / "table.html").read_text()

@@ -69,8 +69,8 @@ def list_(
 
 
 def reproduce(
-    system: Annotated[str, typer.Argument(help="A system.")],
-    tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="Tables and figures of it.")],
+    system: Annotated[str, typer.Argument(help="A system.")] = "",
+    tables: Annotated[list[str] | None, typer.Argument(metavar="TABLE...", help="Tables and figures of it.")] = None,
     scale: Annotated[str, typer.Option(help="smoke, small, paper; medium where a system has it.")] = "smoke",
     data: Annotated[Path | None, typer.Option(help="Data folder or file; the playground if not given.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder [runs/reproduce/SYSTEM-TABLE-SCALE].")] = None,
@@ -81,13 +81,28 @@ def reproduce(
     ] = "",
     seeds: Annotated[int | None, typer.Option(min=1, help="So many seeds [the scale's].")] = None,
     set: Settings = None,
+    claims: Annotated[
+        Path | None, typer.Option(help="Run nothing: print which claims of the papers hold by the tables stored here.")
+    ] = None,
 ) -> None:
     """Run the sweeps of tables and print them beside the paper's numbers. Finished cells are not run again, and what
     several tables show is run once."""
+    if claims is not None:
+        from fedreel.reproduce.claims_page import page
+
+        typer.echo(page(claims), nl=False)
+        return
     import fedreel.reproduce
     from fedreel.config import read_setting
+    from fedreel.errors import RecipeError
     from fedreel.reproduce.show import columns_and_rows
 
+    if not system or not tables:
+        raise RecipeError(
+            "there is nothing to reproduce",
+            expected="a system and one or more of its tables, e.g. fedreel reproduce fsar table1",
+            hint=f"systems: {', '.join(fedreel.reproduce.reproducible())}",
+        )
     folder = out or Path("runs") / "reproduce" / "-".join((system, *tables, scale))
     try:
         contents = fedreel.reproduce.reproduce(

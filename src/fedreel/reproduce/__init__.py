@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import math
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from fedreel.config import Recipe, as_table, load_recipe
@@ -20,7 +21,9 @@ from fedreel.machine.files import write_atomic
 from fedreel.machine.processes import cores, in_processes
 from fedreel.report import write_table
 from fedreel.reproduce.choose import UNCHOSEN, Choice, Try, check_unset, in_words, note
-from fedreel.reproduce.spec import Claim, Metrics, Row, Scale, Table
+from fedreel.reproduce.claims import in_words as in_one_line
+from fedreel.reproduce.claims import judged
+from fedreel.reproduce.spec import Metrics, Row, Scale, Table
 from fedreel.systems import System, systems
 
 DERIVED = "derived.json"  # what was read off a finished cell, by function: several tables may share the cell
@@ -45,7 +48,7 @@ def reproduce(
     only rows with this text (`A & B`: both, `A | B`: one) in their name or setting; `seeds` so many seeds instead of
     the scale's; `set` goes over the settings of all rows."""
     found = [_sweep(system, table, scale, data, seeds, set or {}, out) for table in dict.fromkeys(tables)]
-    wanted = [replace(s, rows=tuple(row for row in s.rows if row.has(rows))) for s in found]
+    wanted = [replace(s, rows=tuple(row for row in s.rows if row.has(rows)), only=rows) for s in found]
     sweeps = [replace(s, size=for_data(s.size, s.spec, data)) for s in wanted if s.rows]
     if not sweeps:
         named = sorted({str(v) for sweep in found for row in sweep.rows for v in (row.name, *row.setting.values())})
@@ -156,6 +159,8 @@ class _Sweep:
     size: Scale
     rows: tuple[Row, ...]
     out: Path
+    data: Path | None
+    only: str = ""  # the text by which its rows were picked
     choices: Mapping[str, Choice] = field(default_factory=dict)  # by the rows' labels
 
     def tries(self, row: Row) -> list[Cell]:
@@ -213,22 +218,37 @@ class _Sweep:
             ]
             if cells or any(why.values()):
                 factors = {m: 1.0 if any(fnmatch(m, p) for p in spec.plain) else spec.factor for m in names}
-                metrics = {m: _mean_sd([c[m] for c in cells if m in c], factors[m]) for m in names}
+                metrics = {m: _mean_sd([c.get(m) for c in found[id(row)]], factors[m]) for m in names}
                 chosen = self.choices[row.label].content() if row.label in self.choices else {}
                 shown = {"method": row.name, "setting": row.setting, "metrics": metrics, "paper": dict(row.paper)}
                 rows.append(shown | chosen)
+        claims = judged(spec.claims, rows)
         return {
             "system": load_recipe(self.size.recipe).system or self.system,
             "table": self.table,
             "scale": self.scale,
+            "data": self.data.name if self.data else "playground",
+            "command": self._command(),
             "rows": rows,
-            "notes": [*spec.notes, *claims_held(spec.claims, rows), *lost, *self._choosing(), self._run()],
+            "claims": claims,
+            "notes": [*spec.notes, *map(in_one_line, claims), *lost, *self._choosing(), self._run()],
         }
 
     def _choosing(self) -> list[str]:
         if self.choices and self.size.choose:
             return [note(self.size.choose, self.choices)]
         return [UNCHOSEN] if any(row.grid for row in self.rows) else []
+
+    def _command(self) -> str:
+        """What makes this table; data by the folder's name."""
+        words = ["fedreel", "reproduce", self.system, self.table, "--scale", self.scale]
+        words += ["--data", self.data.name] if self.data else []
+        words += ["--rows", self.only] if self.only else []
+        if self.size.seeds != self.spec.scales[self.scale].seeds:
+            words += ["--seeds", str(len(self.size.seeds))]
+        for key, value in self.size.over.items():
+            words += ["--set", f"{key}={json.dumps(value) if isinstance(value, (list, bool)) else value}"]
+        return shlex.join(words)
 
     def _run(self) -> str:
         size = self.size
@@ -252,7 +272,7 @@ def _sweep(
         raise RecipeError(f"'{system} {table}' has no scale '{scale}'", hint=nearest(scale, spec.scales))
     size = spec.scales[scale]
     size = replace(size, seeds=size.seeds if seeds is None else tuple(range(seeds)), over=over)
-    return _Sweep(system, table, scale, spec, size, spec.rows_for(data), out)
+    return _Sweep(system, table, scale, spec, size, spec.rows_for(data), out, data)
 
 
 def for_data(size: Scale, spec: Table, data: Path | None) -> Scale:
@@ -272,14 +292,12 @@ def _settings(spec: Table, size: Scale, row: Row, seed: int) -> dict[str, Any]:
     return settings | {**dict.fromkeys(spec.follow, seed), **size.over}
 
 
-def _mean_sd(values: list[float], factor: float) -> dict[str, float | int | None]:
-    """Mean and sample sd; the sd of a single run is unknown, not zero."""
-    n = len(values)
-    if not n:
-        return {"mean": None, "sd": None, "n": 0}
-    mean = sum(values) / n
-    sd = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1)) * factor if n > 1 else None
-    return {"mean": mean * factor, "sd": sd, "n": n}
+def _mean_sd(by_seed: Sequence[float | None], factor: float) -> dict[str, Any]:
+    """Mean and sample sd; the sd of a single run is unknown, not zero. And what each seed came to, if anything."""
+    values = [None if v is None else v * factor for v in by_seed]
+    known = [v for v in values if v is not None]
+    mean, sd = fmean(known) if known else None, stdev(known) if len(known) > 1 else None
+    return {"mean": mean, "sd": sd, "n": len(known), "values": values}
 
 
 def _names(wanted: Sequence[str], cells: Sequence[Metrics]) -> list[str]:
@@ -322,38 +340,6 @@ def _compute(function: Callable[[Recipe], Metrics], recipe: Recipe, folder: Path
         return
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "summary.json", json.dumps({"metrics": function(recipe), "complete": True}) + "\n")
-
-
-def claims_held(claims: Sequence[Claim], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """For every claim of the paper and every setting: whether our numbers agree, and how sure that is."""
-    notes = []
-    for claim in claims:
-        for setting in _unique([row["setting"] for row in rows]):
-            pair = [
-                next((r["metrics"][claim.metric] for r in rows if (r["method"], r["setting"]) == (name, setting)), None)
-                for name in (claim.better, claim.worse)
-            ]
-            if not all(cell and cell["mean"] is not None for cell in pair):
-                continue
-            notes.append(_verdict(claim, setting, *pair))  # type: ignore[arg-type]
-    return notes
-
-
-def _verdict(claim: Claim, setting: Mapping[str, Any], better: Mapping[str, Any], worse: Mapping[str, Any]) -> str:
-    ahead = (better["mean"] - worse["mean"]) * (1 if claim.higher else -1)
-    n = min(better["n"], worse["n"])
-    noise = math.sqrt(((better["sd"] or 0) ** 2 + (worse["sd"] or 0) ** 2) / n) if n > 1 else None
-    sure = "one run each" if noise is None else "within noise" if abs(ahead) <= 2 * noise else "clear"
-    where = f" ({', '.join(f'{k} {v}' for k, v in setting.items())})" if setting else ""
-    held = "holds here" if ahead > 0 else "does NOT hold here"
-    return (
-        f"paper: {claim.better} better than {claim.worse} in {claim.metric}{where}: {held},"
-        f" {better['mean']:.3g} against {worse['mean']:.3g} ({sure})"
-    )
-
-
-def _unique(settings: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [s for i, s in enumerate(settings) if s not in settings[:i]]
 
 
 def _cell_folder(out: Path, size: Scale, row: Row, settings: Mapping[str, Any], seed: int) -> Path:

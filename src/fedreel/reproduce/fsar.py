@@ -65,7 +65,7 @@ NETWORKS: dict[str, Mapping[str, Any]] = {  # quarter widths
     "MST-GCN": {"task.backbone": {"name": "mstgcn", "width": 28, "features": 112, "topology": "learnable"}},
     "MS-G3D": {"task.backbone": {"name": "msg3d", "width": 24, "features": 96, "topology": "learnable"}},
 }
-RATES = {"train.lr": (0.003, 0.01, 0.03, 0.1)}  # of all rows, each by the same rule
+RATES = {"train.lr": (0.01, 0.03, 0.1)}  # of all rows, each by the same rule
 AVERAGING: dict[str, Mapping[str, Any]] = {
     "plain": {"method.lambda_": 0.0, "method.tau": 1.0, "method.mu": 0.0},
     "momentum, proximal": {},
@@ -137,7 +137,7 @@ SCALES = {
         },
         choose_given=Choose(
             "top1_clients",
-            {"data.validate": True, "round.rounds": 100},
+            {"data.validate": True, "round.rounds": 60},
             "subjects held out of the training parts",
         ),
     ),

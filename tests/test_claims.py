@@ -1,0 +1,114 @@
+"""Claims of papers: judged seed by seed, and all on one page from stored tables."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+
+from fedreel.errors import DataError
+from fedreel.reproduce.claims import ENOUGH, in_words, interval, judged, seeds_to_tell, t_quantile
+from fedreel.reproduce.claims_page import page
+from fedreel.reproduce.spec import Claim
+from support.tiny import cli
+
+
+def row(method: str, *values: float | None, setting: Any = None, paper: float | None = None) -> dict[str, Any]:
+    known = [v for v in values if v is not None]
+    sd = stdev(known) if len(known) > 1 else None
+    metrics = {"f1": {"mean": fmean(known) if known else None, "sd": sd, "n": len(known), "values": [*values]}}
+    return {
+        "method": method,
+        "setting": setting or {},
+        "metrics": metrics,
+        "paper": {} if paper is None else {"f1": paper},
+    }
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 30, 200])
+def test_the_quantile_is_students(freedom: int) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    assert math.isclose(t_quantile(freedom), stats.t.ppf(0.975, freedom), rel_tol=1e-6)
+
+
+def test_the_interval_is_the_t_tests() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    values = [1.0, 2.5, -0.5, 3.0]
+    wanted = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert interval(values) == pytest.approx((wanted.low, wanted.high), rel=1e-6)
+
+
+def test_differences_are_taken_seed_by_seed() -> None:
+    """Rows that move together from seed to seed by far more than they differ."""
+    rows = [row("new", 11.0, 21.1, 30.9, 41.0, paper=60.0), row("old", 10.0, 20.0, 30.0, 40.0, paper=50.0)]
+    (claim,) = judged((Claim("new", "old", "f1"),), rows)
+    assert claim["verdict"] == "holds"
+    assert claim["ahead"] == pytest.approx(1.0)
+    assert claim["paper"] == [60.0, 50.0]
+    assert claim["seeds"] == 4
+    (turned,) = judged((Claim("old", "new", "f1"),), rows)
+    assert turned["verdict"] == "does not hold"
+    (less,) = judged((Claim("old", "new", "f1", higher=False),), rows)
+    assert less["verdict"] == "holds"
+    assert "holds here, 25 against 26, ahead by 1 (95 %: +0.87 to +1.13), seeds: 4" in in_words(less)
+
+
+def test_nothing_is_called_with_too_few_seeds_or_a_doubtful_difference() -> None:
+    rows = [row("new", 11.0, 21.1, 30.9, None), row("old", 10.0, 20.0, 30.0, 40.0)]
+    (few,) = judged((Claim("new", "old", "f1"),), rows)
+    assert (few["verdict"], few["seeds"], few["would_tell"]) == ("cannot be told", ENOUGH - 1, ENOUGH)
+    rows = [row("new", 11.0, 19.0, 32.0, 40.0), row("old", 10.0, 20.0, 30.0, 40.0)]
+    (doubtful,) = judged((Claim("new", "old", "f1"),), rows)
+    assert doubtful["verdict"] == "cannot be told"
+    n = doubtful["would_tell"]
+    differences = [1.0, -1.0, 2.0, 0.0]
+    assert n == seeds_to_tell(differences)
+    half = [t_quantile(k - 1) * stdev(differences) / math.sqrt(k) for k in (n - 1, n)]
+    assert half[0] >= fmean(differences) > half[1]
+
+
+def test_nothing_is_said_of_a_setting_without_both_rows() -> None:
+    rows = [row("new", 1.0, setting={"split": 1}), row("old", None, setting={"split": 1}), row("old", 1.0)]
+    assert judged((Claim("new", "old", "f1"),), rows) == []
+    rows = [row("new", 1.0, None), row("old", None, 1.0)]  # no seed in common
+    assert judged((Claim("new", "old", "f1"),), rows) == []
+
+
+def stored(folder: Path, name: str = "table1", command: str = "fedreel reproduce fsar table1 --data sets") -> None:
+    rows = [row("FSAR", 11.0, 21.1, 30.9, 41.0, paper=60.0), row("vanilla", 10.0, 20.0, 30.0, 40.0, paper=50.0)]
+    claims = judged((Claim("FSAR", "vanilla", "f1"),), rows)
+    content = {"system": "FSAR", "table": name, "scale": "small", "data": "sets", "command": command, "claims": claims}
+    (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+def test_the_page_has_a_row_for_every_claim_and_the_command(tmp_path: Path) -> None:
+    stored(tmp_path)
+    text = page(tmp_path)
+    assert (
+        "| FSAR better than vanilla in f1 | 60 / 50 | 26.0 ± 12.9 / 25.0 ± 12.9 | sets, small | 4 | +1 (+0.87 to +1.13)"
+        " | **holds** | table1 [1] |" in text
+    )
+    assert "1. `fedreel reproduce fsar table1 --data sets`" in text
+    assert "table1: FSAR better than FedBN in top1_clients" in text  # claimed, and in no stored table
+    done = cli("reproduce", "--claims", str(tmp_path))
+    assert (done.code, done.out) == (0, text)
+
+
+def test_what_is_no_stored_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there are no stored tables"):
+        page(tmp_path)
+    (tmp_path / "x.json").write_text("[1]")
+    with pytest.raises(DataError, match="this is not a stored table") as caught:
+        page(tmp_path)
+    assert caught.value.where.endswith("x.json")
+
+
+def test_nothing_to_reproduce_is_said() -> None:
+    done = cli("reproduce")
+    assert done.code == 2
+    assert "there is nothing to reproduce" in done.err
+    assert "fsar" in done.err
