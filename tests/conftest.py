@@ -11,6 +11,7 @@ import pytest
 
 pytest_plugins = ["support.durations", "support.trained"]
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for processes that tests start: several tests run at once
 signal.signal(signal.SIGINT, signal.default_int_handler)  # tests press Ctrl-C; jobs in a shell's background ignore it
 
 

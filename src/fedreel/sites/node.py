@@ -22,6 +22,7 @@ from fedreel.sites.call import call_server, check_welcome, version_note
 from fedreel.sites.site import SiteFolder
 
 _SECRET = "executor.secret"
+_PAUSES = (2.0, 10.0)  # seconds between two tries to connect, at first and at most
 _CONNECT = 120.0  # seconds that a SuperNode may take until the SuperLink has let it in
 
 
@@ -88,7 +89,7 @@ def _connect(
 ) -> tuple[Popen[bytes], str]:
     """Start the SuperNode until it is in; and where it listens on this machine. The SuperLink lets a node in again only
     when it has missed its heartbeats, a minute after the node was killed; and a server may be away."""
-    deadline, told = time.monotonic() + wait, False
+    deadline, told, pause = time.monotonic() + wait, False, _PAUSES[0]
     while True:
         before = _size(site.path / "node.log")
         port = free_port()
@@ -101,17 +102,21 @@ def _connect(
         if not told:
             say("the server does not accept the connection yet; trying again")
             told = True
-        time.sleep(3)
-        _ask_again(site, say)
+        time.sleep(pause)
+        pause = min(2 * pause, _PAUSES[1])
+        while not _is_there(site, say) and time.monotonic() < deadline:  # to ask is cheap, to start a SuperNode is not
+            time.sleep(_PAUSES[0])
 
 
-def _ask_again(site: SiteFolder, say: Callable[[str], None]) -> None:
-    """Raises if the server does not want us any more; one that is away is waited for."""
+def _is_there(site: SiteFolder, say: Callable[[str], None]) -> bool:
+    """Whether the server can be reached. Raises if it does not want us any more."""
     try:
         greet(site, say)
     except FedreelError as error:
         if error.problem != "the server cannot be reached":
             raise
+        return False
+    return True
 
 
 def _home(site: SiteFolder, sockets: Path, user: str | None) -> Path:
@@ -166,12 +171,8 @@ def _start_node(
     command = [program("flower-supernode"), "--root-certificates", str(ca), "--superlink", site.config.server]
     command += ["--host", "127.0.0.1", "--port", str(port), "--auth-supernode-private-key", str(key)]
     command += ["--node-config", f'socket="{sockets / "s"}"']
-    command += [
-        "--isolation",
-        "process",
-        "--superexec-auth-secret-file",
-        str(home / _SECRET),
-    ]  # no SuperExec: see executor
+    command += ["--isolation", "process"]  # no SuperExec: see executor
+    command += ["--superexec-auth-secret-file", str(home / _SECRET)]
     try:
         return processes.start(command, site.path / "node.log", quiet_environment(home), user)
     except PermissionError as error:

@@ -105,7 +105,7 @@ def quiet_environment(home: Path | None = None) -> dict[str, str]:
     """Our environment, with Flower and Ray kept from calling home and from installing anything."""
     env = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
     env |= {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    env |= {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.4"}
+    env |= {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1"}
     bin_folder = str(Path(sys.executable).parent)
     env["PATH"] = bin_folder + os.pathsep + env.get("PATH", "")  # Flower starts its helpers by name
     if home is not None:

@@ -16,7 +16,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedreel.engines.flower.pipe import Frame, receive, send
 
-_POLL = 0.3  # seconds between two looks for replies
+_POLLS = (0.2, 3.0)  # seconds between two looks for replies, at least and at most
+_PATIENCE = 0.1  # it looks again after this share of the time that nothing has happened
 _WORKER_START = 120  # seconds that a site's worker may take to start
 _DEATHS = 3  # how often a worker may die over one frame
 
@@ -29,15 +30,18 @@ def serve(grid: Grid, context: Context) -> None:
     """Until the other side hangs up: push the messages that come over the pipe, hand replies back by message id."""
     with Client(str(context.run_config["socket"]), "AF_UNIX") as pipe:
         open_: dict[str, int] = {}
+        last = time.monotonic()  # when something happened
         try:
             while True:
-                while pipe.poll(0 if open_ else 3 * _POLL):
+                pause = min(max(_PATIENCE * (time.monotonic() - last), _POLLS[0]), _POLLS[1])
+                while pipe.poll(pause):
                     _obey(grid, pipe, receive(pipe), open_)
+                    last, pause = time.monotonic(), 0.0
                 for reply in grid.pull_messages(list(open_)) if open_ else ():
+                    last = time.monotonic()
                     number = open_.pop(reply.metadata.reply_to_message_id, None)
                     if number is not None:
                         send(pipe, _reply(reply, number))
-                time.sleep(_POLL)
         except (EOFError, ConnectionError):
             return
 
