@@ -10,7 +10,6 @@ from typing import Any
 from fedreel.errors import DataError
 from fedreel.reproduce.spec import Choose, Claim, Row, Scale, Table
 from fedreel.tasks.image import analysis as image_runs
-from fedreel.tasks.image.pictures import open_pictures
 
 SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
 PRINTED: dict[str, dict[str, float]] = {  # mean accuracy over local clients: Tables 1 and 3
@@ -85,8 +84,7 @@ def adapt(data: Path) -> dict[str, Any]:
                 found=", ".join(p.name for p in found) or "none",
             )
         sources[name] = str(found[0].resolve())
-    classes = len(open_pictures(sources["clients"], 32).classes)
-    return {"data.source": sources["clients"], "data.public": sources["server"], "task.classes": classes}
+    return {"data.source": sources["clients"], "data.public": sources["server"]}
 
 
 def _weights(data: Path) -> Path | None:
@@ -193,8 +191,23 @@ SCALES = {
         "fedlid",
         (0,),
         {"round.rounds": 2, "train.epochs": 1, "task.backbone": {"name": "resnet10", "width": 4}},
-        given={"task.size": 16, "task.server_size": 32, "task.most_per_class": 2, "round.evaluate_every": 2},
-        rows={"FedCA": {"method.public": 100}, LITE0: {"task.backbone.small_stem": True}},
+        given={
+            "task.size": 8,
+            "task.server_size": 16,
+            "task.most_per_class": 2,
+            "train.batch_size": 64,
+            "round.evaluate_every": 2,
+        },
+        rows={
+            "FedCA": {"method.public": 100},
+            LITE0: {  # seconds a step on a CPU
+                "task.backbone.small_stem": True,
+                "task.most_per_class": 1,
+                "data.partition.num_partitions": 2,
+                "round.rounds": 1,
+            },
+            RESNET18: {"task.size": 32, "task.most_per_class": 1, "data.partition.num_partitions": 2},
+        },
     ),
     "small": Scale(
         "fedlid",
