@@ -57,6 +57,10 @@ def test_rows_of_the_papers_compared_with_have_their_network_and_clients(tmp_pat
         recipe = load_recipe("fedlid-paper", dict(row.settings))
         assert recipe.task["backbone"]["name"] == "resnet50"
         assert recipe.data.partition["num_partitions"] == 5
+        for scale, width in (("smoke", 4), ("small", 32)):
+            size = for_data(TABLES["table2"].scales[scale], TABLES["table2"], tmp_path / "data")
+            network = load_recipe(size.recipe, _settings(TABLES["table2"], size, row, 0)).task["backbone"]
+            assert (network["name"], network["width"]) == ("resnet50", width)
 
 
 @pytest.mark.parametrize("table", [name for name in TABLES if name != "ablation"])

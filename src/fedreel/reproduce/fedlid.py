@@ -151,7 +151,7 @@ def _others(split: str, data: Path | None) -> tuple[Row, ...]:
     for name, settings in {**UNSUPERVISED, "FedLID": {}}.items():
         paper = {"probe": QUOTED[split][name]} if name in QUOTED[split] else {}
         changed = {**settings, **OTHERS_NETWORK, "data.partition": fewer}
-        rows.append(Row(name, changed, setting, paper, grid=GRIDS[name]))
+        rows.append(Row(name, changed, setting, paper, only="data", grid=GRIDS[name]))  # too large for a CPU
     return tuple(rows)
 
 
@@ -200,6 +200,7 @@ SCALES = {
         },
         rows={
             "FedCA": {"method.public": 100},
+            "ResNet-50": {"task.backbone.width": 4},
             LITE0: {  # seconds a step on a CPU
                 "task.backbone.small_stem": True,
                 "task.most_per_class": 1,
@@ -229,6 +230,7 @@ SCALES = {
         rows={
             "init ImageNet": {"round.rounds": 5},  # there is less left to learn
             LITE0: {"task.backbone.small_stem": True},
+            "ResNet-50": {"task.backbone.width": 32, "task.backbone.small_stem": True},
             RESNET18: {"task.size": 64},  # its stem needs larger images
         },
         choose_given=Choose(
