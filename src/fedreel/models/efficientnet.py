@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from fedreel.data.input_scale import LITE
 from fedreel.data.torch_file import LITE0, read_weights
 from fedreel.errors import FedreelError
 from fedreel.kernels.norm import normed
@@ -36,6 +37,7 @@ class EfficientNetLite0Config(BackboneConfig):
     tensor depends on it, so published weights fit both."""
 
     takes: ClassVar = "images"
+    input_scale: ClassVar = LITE
 
     small_stem: bool = False
     init: str = ""  # imagenet, or a file of weights under the package's names; empty: random

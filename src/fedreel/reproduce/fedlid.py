@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedreel.errors import DataError
-from fedreel.reproduce.spec import Claim, Row, Scale, Table
+from fedreel.reproduce.spec import Choose, Claim, Row, Scale, Table
 from fedreel.tasks.image import analysis as image_runs
-from fedreel.tasks.image.pictures import open_pictures
 
 SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
 PRINTED: dict[str, dict[str, float]] = {  # mean accuracy over local clients: Tables 1 and 3
@@ -27,10 +26,10 @@ SPLITS: dict[str, Mapping[str, Any]] = {
     "Dirichlet 1": {"name": "dirichlet", "num_partitions": 10, "alpha": 1.0},
     "Dirichlet 0.5": {"name": "dirichlet", "num_partitions": 10, "alpha": 0.5},
 }
-INITS: dict[str, Mapping[str, Any]] = {
-    "random": {},
-    "ImageNet": {"task.backbone": {"name": "efficientnet-lite0", "init": "imagenet"}},
-}
+LITE0, RESNET18 = "ImageNet, EfficientNet-Lite0", "ImageNet, ResNet-18"  # initial weights; the second is the paper's
+WEIGHTS = "resnet18*"  # a file beside the images, of torchvision's weights
+OTHERS_NETWORK: Mapping[str, Any] = {"task.backbone.name": "resnet50"}  # FedCA's paper, from random weights
+OTHERS_CLIENTS = 5
 SUPERVISED = {f"supervised server, {100 * s:.0f} %": {"method.server": "labels", "method.share": s} for s in SHARES}
 NONE, ONCE = "no server training", "server without labels, once"
 METHODS: dict[str, Mapping[str, Any]] = {
@@ -44,10 +43,36 @@ UNSUPERVISED: dict[str, Mapping[str, Any]] = {
     "FedSimCLR": {"method.name": "fedsimclr", "server": None, **VIEWS},
     "FedCA": {"method.name": "fedca", **VIEWS},
 }
+OPTIONS: dict[str, Mapping[str, Any]] = {  # what the paper leaves open, one change at a time
+    "FedLID": {},
+    "rate 1e-4": {"train.lr": 1e-4, "server.lr": 1e-4},
+    "server's rate 1e-4": {"server.lr": 1e-4},
+    "temperature 0.07": {"task.temperature": 0.07},
+    "temperature 0.5": {"task.temperature": 0.5},
+    "anchor is the image itself": {"task.anchor": "raw"},
+    "views of at least a fifth": {"task.crop_scale": 0.2},
+    "views of shrunk images": {"task.server_size": 0},
+    "projector of one layer": {"task.projector": "one-layer"},
+    "projector afresh in each round": {"method.keep_projector": False},
+    "server's optimizer kept": {"server.keep_optimizer": True},
+    "classifiers stay at clients": {"method.local_head": True},
+    "statistics of clients": {"method.statistics": "clients"},
+    NONE: METHODS[NONE],
+    "no server training, rate 1e-4": {**METHODS[NONE], "train.lr": 1e-4},
+}
+RATES: Mapping[str, tuple[Any, ...]] = {"server.lr": (1e-3, 1e-4)}  # the paper's, and one for weights that know a lot
+TEMPERATURES: Mapping[str, tuple[Any, ...]] = {"task.temperature": (0.1, 0.5)}  # the paper gives none
+GRIDS: dict[str, Mapping[str, tuple[Any, ...]]] = {  # all rows with a server's rate or a contrast try the same values
+    NONE: {},
+    **dict.fromkeys(SUPERVISED, RATES),
+    "FedSimCLR": TEMPERATURES,
+    **{key: {**RATES, **TEMPERATURES} for key in (ONCE, "FedLID", "FedCA")},
+}
 
 
 def adapt(data: Path) -> dict[str, Any]:
-    """Given data are a folder with two sources, `clients*` and `server*`: folders, or zips or tars of images."""
+    """Given data are a folder with two sources, `clients*` and `server*`: folders, or zips or tars of images; and a
+    file of torchvision's weights of ResNet-18, if there is to be a row that begins with them."""
     sources = {}
     for name in ("clients", "server"):
         found = sorted(p for p in data.glob(f"{name}*") if not p.name.startswith(".")) if data.is_dir() else []
@@ -59,43 +84,106 @@ def adapt(data: Path) -> dict[str, Any]:
                 found=", ".join(p.name for p in found) or "none",
             )
         sources[name] = str(found[0].resolve())
-    classes = len(open_pictures(sources["clients"], 32).classes)
-    return {"data.source": sources["clients"], "data.public": sources["server"], "task.classes": classes}
+    return {"data.source": sources["clients"], "data.public": sources["server"]}
 
 
-def _row(name: str, settings: Mapping[str, Any], split: str, paper: Mapping[str, float], init: str = "random") -> Row:
-    setting = {"split": split, "init": init}
-    return Row(name, {**settings, **INITS[init], "data.partition": SPLITS[split]}, setting, paper)
+def _weights(data: Path) -> Path | None:
+    found = sorted(p for p in data.glob(WEIGHTS) if p.suffix in (".pth", ".pt", ".safetensors"))
+    if len(found) > 1:
+        raise DataError(
+            "there is more than one file of weights", where=str(data), found=", ".join(p.name for p in found)
+        )
+    return found[0].resolve() if found else None
+
+
+def _inits(data: Path | None) -> dict[str, Mapping[str, Any]]:
+    """What models begin with. Weights of ImageNet are for given data: the playground's pictures are too small a world;
+    those of ResNet-18 must be given with them."""
+    inits: dict[str, Mapping[str, Any]] = {"random": {}}
+    if data is not None:
+        inits[LITE0] = {"task.backbone": {"name": "efficientnet-lite0", "init": "imagenet"}}
+        if (file := _weights(data)) is not None:
+            inits[RESNET18] = {"task.backbone": {"name": "resnet18", "init": str(file)}}
+    return inits
+
+
+def _row(
+    name: str,
+    settings: Mapping[str, Any],
+    split: str,
+    init: tuple[str, Mapping[str, Any]],
+    paper: Mapping[str, float] | None = None,
+) -> Row:
+    """`paper` is what was printed for the paper's ResNet-18: it is shown beside that, or where its weights are not
+    given beside the ImageNet weights that stand in for them."""
+    setting, begin = {"split": split, "init": init[0]}, {**init[1], "data.partition": SPLITS[split]}
+    return Row(name, {**settings, **begin}, setting, paper or {}, grid=GRIDS[name])
+
+
+def _printed(data: Path | None) -> str:
+    """The initial weights beside which the paper's numbers stand."""
+    return [*_inits(data)][-1] if data is not None else RESNET18
 
 
 def _servers(split: str, data: Path | None) -> tuple[Row, ...]:
-    """Tables 1 and 3. Weights of ImageNet are for given data: the playground's pictures are too small a world."""
-    printed = PRINTED[split]
+    """Tables 1 and 3."""
     rows = []
-    for init in INITS if data is not None else ("random",):
+    for init in _inits(data).items():
         for name, settings in METHODS.items():
             share = name.rpartition(", ")[2].removesuffix(" %") if name in SUPERVISED else name
-            paper = {"trained": printed[share]} if share in printed and init == "ImageNet" else {}
-            rows.append(_row(name, settings, split, paper, init))
+            shown = share in PRINTED[split] and init[0] == _printed(data)
+            rows.append(_row(name, settings, split, init, {"trained": PRINTED[split][share]} if shown else {}))
     if split == "Dirichlet 1":
-        rows += [_row(name, METHODS[name], "equal", {}) for name in (NONE, "FedLID")]
+        rows += [_row(name, METHODS[name], "equal", ("random", {})) for name in (NONE, "FedLID")]
     return tuple(rows)
 
 
-def _others(split: str) -> tuple[Row, ...]:
-    """Tables 2 and 4: methods without labels, judged by a linear classifier on what they learned."""
-    rows = [_row(name, s, split, {"probe": QUOTED[split][name]}) for name, s in UNSUPERVISED.items()]
-    return (*rows, _row("FedLID", {}, split, {"trained": PRINTED[split]["FedLID"]}))
-
-
-def _few() -> tuple[Row, ...]:
+def _others(split: str, data: Path | None) -> tuple[Row, ...]:
+    """Tables 2 and 4: methods without labels, judged by a linear classifier on what they learned; with FedLID's clients
+    and networks, and with FedCA's."""
     rows = []
-    for split, (ca, lid) in FEW.items():
-        tenth = {"task.label_share": 0.1}
-        rows.append(_row("FedCA", {**UNSUPERVISED["FedCA"], **tenth}, split, {"probe": ca}))
-        rows.append(_row(NONE, {**METHODS[NONE], **tenth}, split, {}))
-        rows.append(_row("FedLID", tenth, split, {"trained": lid}))
+    for init in _inits(data).items():
+        rows += [_row(name, settings, split, init) for name, settings in UNSUPERVISED.items()]
+        paper = {"trained": PRINTED[split]["FedLID"]} if init[0] == _printed(data) else {}
+        rows.append(_row("FedLID", {}, split, init, paper))
+    fewer = {**SPLITS[split], "num_partitions": OTHERS_CLIENTS}
+    setting = {"split": f"{split}, {OTHERS_CLIENTS} clients", "init": "random, ResNet-50"}
+    for name, settings in {**UNSUPERVISED, "FedLID": {}}.items():
+        paper = {"probe": QUOTED[split][name]} if name in QUOTED[split] else {}
+        changed = {**settings, **OTHERS_NETWORK, "data.partition": fewer}
+        rows.append(Row(name, changed, setting, paper, only="data", grid=GRIDS[name]))  # too large for a CPU
     return tuple(rows)
+
+
+def _few(data: Path | None) -> tuple[Row, ...]:
+    """Table 5."""
+    rows, tenth = [], {"task.label_share": 0.1}
+    for split, (ca, lid) in FEW.items():
+        for init in _inits(data).items():
+            shown = init[0] == _printed(data)
+            rows += [
+                _row("FedCA", {**UNSUPERVISED["FedCA"], **tenth}, split, init, {"probe": ca} if shown else {}),
+                _row(NONE, {**METHODS[NONE], **tenth}, split, init),
+                _row("FedLID", tenth, split, init, {"trained": lid} if shown else {}),
+            ]
+    return tuple(rows)
+
+
+def _curves(split: str, data: Path | None) -> tuple[Row, ...]:
+    """Figures 3 and 4: the cells of Tables 1 and 3."""
+    return tuple(
+        _row(name, METHODS[name], split, init) for init in _inits(data).items() for name in (NONE, BEST, "FedLID")
+    )
+
+
+def _options(data: Path | None) -> tuple[Row, ...]:
+    """Ours: with the paper's settings but for one."""
+    split = "Dirichlet 1"
+    return tuple(
+        Row(name, {**settings, **begin, "data.partition": SPLITS[split]}, {"split": split, "init": init})
+        for init, begin in _inits(data).items()
+        for name, settings in OPTIONS.items()
+    )
 
 
 SCALES = {
@@ -103,13 +191,31 @@ SCALES = {
         "fedlid",
         (0,),
         {"round.rounds": 2, "train.epochs": 1, "task.backbone": {"name": "resnet10", "width": 4}},
-        rows={"FedCA": {"method.public": 100}},
+        given={
+            "task.size": 8,
+            "task.server_size": 16,
+            "task.most_per_class": 2,
+            "train.batch_size": 64,
+            "round.evaluate_every": 2,
+        },
+        rows={
+            "FedCA": {"method.public": 100},
+            "ResNet-50": {"task.backbone.width": 4},
+            LITE0: {  # seconds a step on a CPU
+                "task.backbone.small_stem": True,
+                "task.most_per_class": 1,
+                "data.partition.num_partitions": 2,
+                "round.rounds": 1,
+            },
+            RESNET18: {"task.size": 32, "task.most_per_class": 1, "data.partition.num_partitions": 2},
+        },
     ),
     "small": Scale(
         "fedlid",
-        (0, 1, 2),
+        (0, 1, 2, 3),
         given={  # a hundred classes on ten clients, on a GPU
             "task.backbone": {"name": "resnet18", "width": 32, "small_stem": True},
+            "task.server_size": 64,
             "train.epochs": 10,
             "train.batch_size": 128,
             "train.lr": 1e-3,
@@ -119,26 +225,39 @@ SCALES = {
             "server.lr": 1e-3,
             "server.precision": "bf16",
             "round.rounds": 10,
-            "round.evaluate_every": 10,  # the figures ask for every round
+            "round.evaluate_every": 1,  # so that tables and figures share their cells
         },
-        rows={"init ImageNet": {"round.rounds": 5, "task.backbone.small_stem": True}},  # there is less left to learn
+        rows={
+            "init ImageNet": {"round.rounds": 5},  # there is less left to learn
+            LITE0: {"task.backbone.small_stem": True},
+            "ResNet-50": {"task.backbone.width": 32, "task.backbone.small_stem": True},
+            RESNET18: {"task.size": 64},  # its stem needs larger images
+        },
+        choose_given=Choose(
+            "score",
+            {"data.validate": True, "data.test_share": 0.2, "round.rounds": 3},
+            "a fifth of the training images, the same for all clients",
+        ),
     ),
-    "paper": Scale("fedlid-paper", (0, 1, 2)),
+    "paper": Scale("fedlid-paper", (0, 1, 2, 3)),
 }
 NOTES = (
     "top-1 in percent on test images common to all clients. trained: mean over clients right after local training (the"
     " paper's number); own: with classes as common as at the client; averaged: the mean of their models; after: after"
     " the server's training, with the classifier from before it; probe: a linear classifier on the frozen body (before:"
-    " of the mean of the clients' models)",
+    " of the mean of the clients' models); score, by which settings are chosen: trained, or probe where no labels are"
+    " learned",
     "the same clients, initial weights and client sequence for all rows. The paper calls alpha 1 IID and 0.5 Non-IID;"
-    " its ImageNet weights have seen the server's images with labels. Here they are those of EfficientNet-Lite0;"
-    " task.backbone.name and task.backbone.init take torchvision's ResNets",
+    " its ImageNet weights have seen the server's images with labels. The paper's numbers are those of ResNet-18 with"
+    " ImageNet weights, on all of both data sets and at 224 pixels: rows of it are there if a file of torchvision's"
+    f" weights ({WEIGHTS}.pth) lies beside the images; else the numbers stand beside EfficientNet-Lite0's",
 )
 COMMON: Mapping[str, Any] = {"scales": SCALES, "factor": 100.0, "adapt": adapt}
 STEPS = ("trained", "trained own", "averaged", "after", "probe before", "probe")
 QUOTES = (
     "the paper's numbers for FedSimCLR and FedCA are quoted from FedCA's paper (ResNet-50, 5 clients, from scratch,"
-    " linear or fine-tuned classifiers), not comparable with FedLID's; rows here are our own runs with its clients"
+    " linear or fine-tuned classifiers), not comparable with FedLID's; rows here are our own runs, with FedLID's"
+    " clients and network, and with FedCA's"
 )
 TENTH = (
     "a tenth of each client's images is labelled, at least one of each class; FedCA, which needs no labels, trains on"
@@ -164,7 +283,7 @@ def _by_servers(split: str) -> Table:
 
 def _by_others(split: str) -> Table:
     return Table(
-        rows=_others(split),
+        rows=partial(_others, split),
         metrics=("trained", "trained own", "probe"),
         derive=(image_runs.accuracies, image_runs.probes),
         notes=(*NOTES, QUOTES),
@@ -175,10 +294,10 @@ def _by_others(split: str) -> Table:
 
 def _by_rounds(split: str) -> Table:
     return Table(
-        rows=tuple(_row(name, METHODS[name], split, {}) for name in (NONE, BEST, "FedLID")),
+        rows=partial(_curves, split),
         settings={"round.evaluate_every": 1},
         metrics=("trained at *", "after at *"),
-        derive=(image_runs.curves,),
+        derive=(image_runs.accuracies, image_runs.curves),
         notes=(*NOTES, "the paper draws both by rounds; the report.html of each cell has the lines"),
         **COMMON,
     )
@@ -190,7 +309,7 @@ TABLES = {
     "table3": _by_servers("Dirichlet 0.5"),
     "table4": _by_others("Dirichlet 0.5"),
     "table5": Table(
-        rows=_few(),
+        rows=_few,
         metrics=("trained", "trained own", "averaged", "probe"),
         derive=(image_runs.accuracies, image_runs.probes),
         notes=(*NOTES, QUOTES, TENTH),
@@ -199,4 +318,14 @@ TABLES = {
     ),
     "fig3": _by_rounds("Dirichlet 1"),
     "fig4": _by_rounds("Dirichlet 0.5"),
+    "ablation": Table(
+        rows=_options,
+        metrics=STEPS,
+        derive=(image_runs.accuracies, image_runs.probes),
+        notes=(
+            *NOTES,
+            "not a table of the paper: FedLID as it is printed, and with one thing changed that it leaves open",
+        ),
+        **COMMON,
+    ),
 }

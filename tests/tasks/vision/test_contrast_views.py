@@ -22,6 +22,7 @@ from fedreel.tasks.vision.contrast_views import (
     draw_colours,
     resampled,
     resampling,
+    scaled,
 )
 
 CPU = torch.device("cpu")
@@ -386,3 +387,25 @@ def test_a_recording_gives_other_views_on_each_replay() -> None:
     for first, second in zip(*replays):
         assert 0 <= first.min() <= first.max() <= 255
         assert not torch.allclose(first, second, atol=1)
+
+
+# --- the whole of an image ---
+
+
+@pytest.mark.parametrize("size", [6, 12, 20])
+def test_a_whole_image_is_scaled_as_torch_scales_it_and_left_alone_where_it_fits(size: int) -> None:
+    x = images(side=12)
+    expected = F.interpolate(x.permute(0, 3, 1, 2).float(), (size, size), mode="bilinear", antialias=True)
+    torch.testing.assert_close(scaled(x, size).float(), expected.permute(0, 2, 3, 1), atol=1e-3, rtol=0)
+    assert (scaled(x, size) is x) == (size == 12)
+    clips = torch.stack([x, x.flip(1)], dim=1)
+    torch.testing.assert_close(scaled(clips, size)[:, 0].float(), scaled(x, size).float())
+    assert torch.equal(SimCLR(size).whole(x), scaled(x, size).float())
+
+
+def test_views_of_a_larger_image_show_pixels_that_a_smaller_one_has_lost() -> None:
+    """Single columns of black and white: crops as wide as a view keep them, of the shrunk image none could."""
+    stripes = (torch.arange(32) % 2 * 255).to(torch.uint8).expand(1, 32, 32)[..., None].expand(64, 32, 32, 3)
+    cut = SimCLR(16, strength=0.0, flip=0.0, grey=0.0, blur=0.0, scale=(0.25, 0.25), ratio=(1.0, 1.0))
+    assert cut.random(stripes).unique().tolist() == [0, 255]
+    assert float(cut.random(scaled(stripes, 16)).std()) < 30

@@ -27,12 +27,14 @@ AT_ONCE = 512
 
 def accuracies(run: Path) -> Metrics:
     """Top-1 of the last round: `trained`, the mean over clients right after local training, and `trained own`, that
-    under each client's own distribution; `averaged`, the mean of their models; `after`, after the server's training."""
+    under each client's own distribution; `averaged`, the mean of their models; `after`, after the server's training.
+    Runs that learn labels are compared by `trained`: their `score`."""
     found: Metrics = {}
     for phase, name in (("trained", "trained"), ("averaged", "averaged"), ("test", "after")):
         rows = [record["metrics"] for record in read_metrics(run, phase)]
         if rows and "top1" in rows[-1]:
             found[name] = rows[-1]["top1"]
+            found |= {"score": rows[-1]["top1"]} if phase == "trained" else {}
         if rows and phase == "trained" and "top1_own" in rows[-1]:
             found["trained own"] = rows[-1]["top1_own"]
     return found
@@ -51,7 +53,7 @@ def curves(run: Path) -> Metrics:
 
 def probes(run: Path) -> Metrics:
     """`probe`: top-1 of a linear classifier on the frozen body, learned from all clients' labels; `probe before`
-    that of the body before the server's last training."""
+    that of the body before the server's last training. It is the `score` of a run that learns no labels."""
     recipe = load_recipe(run / "recipe.toml")
     device = pick_device(recipe.device)
     loaded = load(run, device=str(device))
@@ -63,7 +65,7 @@ def probes(run: Path) -> Metrics:
     if AVERAGED in loaded.card["models"]:
         before = load(run, model=AVERAGED, device=str(device))
         found["probe before"] = _probe(before, population, recipe.seed, device)
-    return found
+    return found if loaded.task.objective == "labels" else found | {"score": found["probe"]}
 
 
 def _probe(loaded: Loaded, population: PicturePopulation, seed: int, device: torch.device) -> float:

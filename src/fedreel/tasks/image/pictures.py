@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -49,6 +50,18 @@ class Pictures:
         """Some of them; classes keep their places."""
         picked = {name: getattr(self, name)[rows] for name in ("images", "labels", "splits", "owners")}
         return replace(self, **picked)
+
+    def first(self, most: int) -> Pictures:
+        """The first images of every class in each split, so many or fewer; 0: all. Unlabelled ones are all kept."""
+        if not most:
+            return self
+        seen: Counter[tuple[str, int]] = Counter()
+        kept = []
+        for row, (split, label) in enumerate(zip(self.splits.tolist(), self.labels.tolist())):
+            seen[split, label] += 1
+            if label < 0 or seen[split, label] <= most:
+                kept.append(row)
+        return self.take(np.array(kept))
 
 
 def open_pictures(source: str, side: int) -> Pictures:

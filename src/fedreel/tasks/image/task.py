@@ -20,9 +20,7 @@ from fedreel.models.resnet import ResNet18Config
 from fedreel.tasks.image.pictures import open_pictures
 from fedreel.tasks.image.population import PicturePopulation, TestPictures, open_public
 from fedreel.tasks.vision.contrast import Contrasting
-from fedreel.tasks.vision.contrast_views import SimCLR, crop_and_flip
-
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
+from fedreel.tasks.vision.contrast_views import SimCLR, crop_and_flip, scaled
 
 
 @dataclass(frozen=True)
@@ -32,16 +30,20 @@ class Image(Contrasting):
 
     backbone: BackboneConfig = field(default_factory=ResNet18Config)
     size: int = 32
+    server_size: int = 0  # pixels of the sides that the server's images are kept with, so that views are cut from more
+    # than they show; 0: as `size`
+    most_per_class: int = 0  # images of a class that are used of each part (train, val, test), of the server's too; 0:
+    # all of them
     label_share: float = 1.0  # of each client's training images; others serve where views are the objective
-    padding: int = 4  # training images are cropped from so much larger ones
+    padding: float = 0.125  # training images are cropped out of a border, on each side such a share of theirs
     flip: float = 0.5
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
         self.backbone.check_takes("images")
         self.check_contrast()
-        check_ranges(self, "task", size=(8, math.inf), flip=(0, 1))
-        check_ranges(self, "task", padding=(0, math.inf), dropout=(0, 1), label_share=(1e-9, 1))
+        check_ranges(self, "task", size=(8, math.inf), server_size=(0, math.inf), most_per_class=(0, math.inf))
+        check_ranges(self, "task", padding=(0, 1), flip=(0, 1), dropout=(0, 1), label_share=(1e-9, 1))
 
     def network(self) -> Backbone:
         return self.backbone.network(Images(self.size))
@@ -53,26 +55,28 @@ class Image(Contrasting):
         source = data.source
         if source == "playground":
             source = str(playground.cached(data.seed, data.size, ("images",)) / "images" / "clients")
-        pictures, all_images = open_pictures(source, self.size), self.objective == "views"
-        population = PicturePopulation(pictures, data, self.label_share, seed, all_images)
+        pictures = open_pictures(source, self.size).first(self.most_per_class)
+        population = PicturePopulation(pictures, data, self.label_share, seed, all_images=self.objective == "views")
         self.check_classes(population.classes, data.source)
         return population
 
     def public(self, data: DataConfig, seed: int) -> Tensors:
-        found = open_public(data, self.size)
+        found = open_public(data, self.server_size or self.size).first(self.most_per_class)
         return Tensors((torch.from_numpy(found.images), torch.from_numpy(found.labels)))
 
     def labelled_view(self, samples: Tensor) -> Tensor:
-        return crop_and_flip(samples, self.size, self.padding, self.flip)
+        return crop_and_flip(scaled(samples, self.size), self.size, round(self.padding * self.size), self.flip)
 
     @cached_property
     def views(self) -> SimCLR:
-        return SimCLR(self.size, self.strength, self.flip)
+        return SimCLR(self.size, self.strength, self.flip, (self.crop_scale, 1.0))
 
     def network_input(self, samples: Tensor) -> Tensor:
-        """(N, H, W, 3) to (N, 3, H, W), on a GPU with channels together in memory: its convolutions want that."""
-        mean, std = (_constants(values, samples.device) for values in (MEAN, STD))
-        x = ((samples.float() / 255 - mean) / std).permute(0, 3, 1, 2)
+        """(N, H, W, 3) to (N, 3, H, W) of the task's size on the backbone's scale, on a GPU with channels together in
+        memory: its convolutions want that."""
+        scale = self.backbone.input_scale
+        mean, std = (_constants(values, samples.device) for values in (scale.mean, scale.std))
+        x = ((scaled(samples, self.size).float() / 255 - mean) / std).permute(0, 3, 1, 2)
         return x.contiguous(memory_format=torch.channels_last if x.is_cuda else torch.contiguous_format)
 
     def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
@@ -89,7 +93,8 @@ class Image(Contrasting):
         return {name: float(value) for name, value in found.items()} | {"n": float(len(hits))}
 
     def card(self) -> dict[str, Any]:
-        return {"input": {"size": self.size, "mean": MEAN, "std": STD, "channels": "RGB"}}
+        scale = self.backbone.input_scale
+        return {"input": {"size": self.size, "mean": scale.mean, "std": scale.std, "channels": "RGB"}}
 
 
 def _constants(values: tuple[float, ...], device: torch.device) -> Tensor:

@@ -75,7 +75,7 @@ class Recognition(Contrasting, Embeds):
 
     @property
     def views(self) -> SimCLR:
-        return SimCLR(self.size, self.strength, flip=0.0)  # mirrored, a motion is another one
+        return SimCLR(self.size, self.strength, 0.0, (self.crop_scale, 1.0))  # mirrored, a motion is another one
 
     @property
     def side(self) -> int:

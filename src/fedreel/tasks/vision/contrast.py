@@ -40,9 +40,11 @@ class Contrasting(Classification, Contrastable):
     projector: Form = "two-layers"
     anchor: Literal["view", "raw"] = "view"  # raw: one of the two views is the sample itself
     strength: float = 0.5  # of the changes of colour in views
+    crop_scale: float = 0.08  # least share of a sample's area that a view is cut from
 
     def check_contrast(self) -> None:
         check_ranges(self, "task", temperature=(1e-6, math.inf), embedding=(1, math.inf), strength=(0, 1.25))
+        check_ranges(self, "task", crop_scale=(1e-3, 1))
         if self.classes:
             check_ranges(self, "task", classes=(2, math.inf))
 
@@ -162,7 +164,7 @@ class Contrast:
     def augment(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         samples = batch[0]
         if self.raw_anchor:
-            return (torch.cat([samples.float(), self.views.random(samples)]),)
+            return (torch.cat([self.views.whole(samples), self.views.random(samples)]),)
         return (self.views.random(torch.cat([samples, samples])),)
 
     def forward(self, model: nn.Module, batch: tuple[Tensor, ...]) -> Outputs:

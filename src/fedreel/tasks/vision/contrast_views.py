@@ -51,6 +51,10 @@ class SimCLR:
         seen = seen.permute(0, 2, 3, 4, 1)
         return seen if images.dim() == 5 else seen[:, 0]
 
+    def whole(self, images: Tensor) -> Tensor:
+        """All of the images or clips, in the size of a view and in floats: nothing is drawn."""
+        return scaled(images, self.size).float()
+
     def _seen(self, clips: Tensor) -> Tensor:
         """Random views in their own colours, (N, 3, T, size, size)."""
         n, height, width, device = len(clips), *clips.shape[2:4], clips.device
@@ -76,6 +80,20 @@ def crop_and_flip(images: Tensor, size: int, padding: int = 4, flip: float = 0.5
     rows = torch.arange(n * frames, device=device).view(n, frames, 1) * height + (top + pixels)[:, None]
     places = rows[..., None] * width + (left + _mirrored(pixels, flip))[:, None, None]
     seen = padded.reshape(-1, channels).index_select(0, places.view(-1)).float().view(*places.shape, -1)
+    return seen if images.dim() == 5 else seen[:, 0]
+
+
+def scaled(images: Tensor, size: int) -> Tensor:
+    """Images (N, H, W, 3) or clips (N, T, H, W, 3) brought to `size` pixels a side, in floats; those that have it stay
+    as they are."""
+    height, width = images.shape[-3:-1]
+    if height == width == size:
+        return images
+    clips, device = images if images.dim() == 5 else images[:, None], images.device
+    start, pixels = torch.zeros(1, dtype=torch.long, device=device), torch.arange(size, device=device)[None]
+    with torch.autocast(device.type, enabled=False):  # its products would not keep bytes apart
+        rows, columns = (resampling(start, start + side, side, pixels) for side in (height, width))
+        seen = resampled(clips, rows, columns).permute(0, 2, 3, 4, 1)
     return seen if images.dim() == 5 else seen[:, 0]
 
 

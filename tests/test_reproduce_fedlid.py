@@ -1,0 +1,101 @@
+"""FedLID's tables as data: which rows there are, beside which the paper's numbers stand, and what is chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedreel.config import load_recipe
+from fedreel.errors import DataError
+from fedreel.reproduce import _settings, for_data
+from fedreel.reproduce.fedlid import LITE0, NONE, RESNET18, TABLES
+
+
+def given(folder: Path, *weights: str) -> Path:
+    for name in ("clients", "server"):
+        (folder / name).mkdir(parents=True)
+    for name in weights:
+        (folder / name).write_bytes(b"weights")
+    return folder
+
+
+def inits(table: str, data: Path | None) -> list[str]:
+    return [*dict.fromkeys(row.setting["init"] for row in TABLES[table].rows_for(data))]
+
+
+@pytest.mark.parametrize("table", ["table1", "table3", "table5", "fig3", "fig4", "ablation"])
+def test_rows_begin_with_the_weights_that_are_given(table: str, tmp_path: Path) -> None:
+    assert inits(table, None) == ["random"]
+    assert inits(table, given(tmp_path / "without")) == ["random", LITE0]
+    assert inits(table, given(tmp_path / "with", "resnet18-f37072fd.pth")) == ["random", LITE0, RESNET18]
+
+
+@pytest.mark.parametrize(("weights", "stands"), [((), LITE0), (("resnet18.safetensors",), RESNET18)])
+def test_printed_numbers_stand_beside_one_kind_of_initial_weights(
+    weights: tuple[str, ...], stands: str, tmp_path: Path
+) -> None:
+    data = given(tmp_path / "data", *weights)
+    for table in ("table1", "table3", "table5"):
+        assert {row.setting["init"] for row in TABLES[table].rows_for(data) if row.paper} == {stands}
+        assert not any(row.paper for row in TABLES[table].rows_for(None))
+
+
+def test_two_files_of_weights_are_one_too_many(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="more than one file of weights"):
+        TABLES["table1"].rows_for(given(tmp_path / "data", "resnet18-a.pth", "resnet18-b.pth"))
+
+
+def test_rows_of_the_papers_compared_with_have_their_network_and_clients(tmp_path: Path) -> None:
+    rows = [row for row in TABLES["table2"].rows_for(given(tmp_path / "data")) if "5 clients" in row.setting["split"]]
+    assert [(row.name, row.paper) for row in rows] == [
+        ("FedSimCLR", {"probe": 34.18}),
+        ("FedCA", {"probe": 39.47}),
+        ("FedLID", {}),
+    ]
+    for row in rows:
+        recipe = load_recipe("fedlid-paper", dict(row.settings))
+        assert recipe.task["backbone"]["name"] == "resnet50"
+        assert recipe.data.partition["num_partitions"] == 5
+        for scale, width in (("smoke", 4), ("small", 32)):
+            size = for_data(TABLES["table2"].scales[scale], TABLES["table2"], tmp_path / "data")
+            network = load_recipe(size.recipe, _settings(TABLES["table2"], size, row, 0)).task["backbone"]
+            assert (network["name"], network["width"]) == ("resnet50", width)
+
+
+@pytest.mark.parametrize("table", [name for name in TABLES if name != "ablation"])
+def test_every_row_tries_the_same_values_of_what_it_has(table: str, tmp_path: Path) -> None:
+    """A server's rate where the server trains, a temperature where views are told apart; nothing else."""
+    spec, data = TABLES[table], given(tmp_path / "data")
+    size = for_data(spec.scales["small"], spec, data)
+    assert size.choose is not None
+    assert size.choose.settings["data.validate"] is True
+    for row in spec.rows_for(data):
+        recipe = load_recipe(size.recipe, _settings(spec, size, row, 0))
+        trains = recipe.server is not None and recipe.method.get("server") != "none"
+        contrasts = recipe.task.get("objective") == "views" or (trains and recipe.method.get("server") != "labels")
+        expected = {"server.lr": (1e-3, 1e-4)} if trains else {}
+        expected |= {"task.temperature": (0.1, 0.5)} if contrasts else {}
+        assert row.grid == expected, row.label
+        assert recipe.train.lr == 1e-3, "clients' rate is the paper's everywhere"
+
+
+def test_figures_are_made_of_the_tables_cells(tmp_path: Path) -> None:
+    data = given(tmp_path / "data")
+    for figure, table in (("fig3", "table1"), ("fig4", "table3")):
+        cells = []
+        for spec in (TABLES[figure], TABLES[table]):
+            size = for_data(spec.scales["small"], spec, data)
+            cells.append([load_recipe(size.recipe, _settings(spec, size, row, 0)) for row in spec.rows_for(data)])
+        assert all(cell in cells[1] for cell in cells[0])
+        assert len(cells[0]) == 6
+
+
+def test_each_option_changes_the_recipe_of_fedlid(tmp_path: Path) -> None:
+    spec, data = TABLES["ablation"], given(tmp_path / "data")
+    size = for_data(spec.scales["small"], spec, data)
+    for init in ("random", LITE0):
+        rows = [row for row in spec.rows_for(data) if row.setting["init"] == init]
+        recipes = [load_recipe(size.recipe, _settings(spec, size, row, 0)) for row in rows]
+        assert all(recipes.count(recipe) == 1 for recipe in recipes)
+        assert {"FedLID", NONE} <= {row.name for row in rows}
