@@ -20,9 +20,12 @@ class Convolved(nn.Sequential):
 
 class Classifier(nn.Module):
     """A backbone and a head. Methods tell the two apart by the names, `backbone.*` and `head.*`. With a `projection`
-    the head has two layers before its last, as in MOON, and features are what those give."""
+    the head has two layers before its last, as in MOON, and features are what those give. `std` is that of the last
+    layer's first weights."""
 
-    def __init__(self, backbone: Backbone, num_classes: int, dropout: float = 0.0, projection: int = 0) -> None:
+    def __init__(
+        self, backbone: Backbone, num_classes: int, dropout: float = 0.0, projection: int = 0, std: float = 0.01
+    ) -> None:
         super().__init__()
         width = backbone.out_channels
         self.backbone = backbone
@@ -33,7 +36,7 @@ class Classifier(nn.Module):
             self.head["projection"] = nn.Sequential(*layers)
         self.head["dropout"] = nn.Dropout(dropout)
         fc = nn.Linear(projection or width, num_classes)
-        nn.init.normal_(fc.weight, std=0.01)
+        nn.init.normal_(fc.weight, std=std)
         nn.init.zeros_(fc.bias)
         self.head["fc"] = fc
 
