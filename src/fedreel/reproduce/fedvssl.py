@@ -231,7 +231,7 @@ SCALES = {
         {
             "data.size": "tiny",
             "round.rounds": 2,
-            "round.fraction": 0.375,
+            "round.clients": 2,
             "round.evaluate_every": 1,
             "train.epochs": 1,
             "task.backbone.width": 4,
