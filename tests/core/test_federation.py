@@ -20,7 +20,9 @@ from fedreel.core.update import Failure, Order, Update
 from fedreel.core.weights import Weights
 from fedreel.engines.local import LocalEngine
 from fedreel.errors import Diverged, RunError
+from fedreel.methods.baselines import Centralised
 from fedreel.methods.fedavg import FedAvg
+from fedreel.methods.fedper import FedPer
 from fedreel.methods.fedprox import FedProx
 from support.faulty import EXPECTED, FAULTS, Faulty, Unlucky
 from support.toy import Notes, Toy, federate, make_worker
@@ -230,6 +232,24 @@ def test_evaluation_weighs_by_samples_and_by_clients(tmp_path: Path) -> None:
     values = [(c["top1"], c["n"]) for c in row["clients"].values()]
     assert row["metrics"]["top1"] == pytest.approx(sum(v * n for v, n in values) / sum(n for _, n in values))
     assert row["metrics"]["top1_clients"] == pytest.approx(sum(v for v, _ in values) / len(values))
+
+
+@pytest.mark.parametrize("method", [FedAvg(), FedPer()])
+def test_means_can_leave_out_clients_that_never_trained_for_every_method_alike(tmp_path: Path, method: Method) -> None:
+    _, notes = federate(tmp_path, method, rounds=3, clients=1, mean_over="trained")
+    so_far: set[str] = set()
+    for train, row in zip(notes.of("train"), notes.of("test")):
+        so_far |= {*train["clients"]}
+        assert {*row["counted"]} == so_far
+        assert len(row["clients"]) == 4  # the others are in the log, but not in the means
+        values = [row["clients"][c]["top1"] for c in row["counted"]]
+        assert row["metrics"]["top1_clients"] == pytest.approx(sum(values) / len(values))
+    assert len(so_far) < 4
+
+
+def test_all_clients_count_where_all_data_are_in_one_place(tmp_path: Path) -> None:
+    _, notes = federate(tmp_path, Centralised(), rounds=1, mean_over="trained")
+    assert notes.of("test")[0]["counted"] == ["c0", "c1", "c2", "c3"]
 
 
 def test_faults_of_every_kind_are_survived_and_named(tmp_path: Path) -> None:

@@ -278,11 +278,21 @@ def test_fedu_takes_the_global_predictor_below_mu_and_keeps_its_own_above(tmp_pa
         assert torch.equal(started["c0"], w["head.weight"])  # the first time: the global predictor
         moved = w.clone()
         moved["head.weight"].fill_(0.123)
-        worker.execute(Order(2, 1, "c0", TRAIN, {"global": moved}))
+        again = worker.execute(Order(2, 1, "c0", TRAIN, {"global": moved}))
+        assert (update.numbers["kept"], again.numbers["kept"]) == (0.0, float(keeps))
         expected = update.weights["head.weight"] if keeps else moved["head.weight"]
         assert torch.equal(started["c0"], expected)
         divergence = float((update.weights["backbone.0.weight"] - w["backbone.0.weight"]).norm())
         assert worker.store.load("c0", (2, 1)).numbers["divergence"] == pytest.approx(divergence, rel=1e-5)
+        assert update.numbers["divergence"] == pytest.approx(divergence, rel=1e-5)
+
+
+def test_fedu_s_log_says_who_kept_its_own_predictor(tmp_path: Path) -> None:
+    _, notes = federate(tmp_path, FedU(mu=0.0), task=ConvToy(), rounds=2)
+    first, second = (row["clients"] for row in notes.of("predictors"))
+    assert {c["kept"] for c in first.values()} == {0.0}
+    assert {c["kept"] for c in second.values()} == {1.0}
+    assert all(c["divergence"] > 0 for c in first.values())
 
 
 def test_centralised_is_plain_training_on_the_union(tmp_path: Path) -> None:

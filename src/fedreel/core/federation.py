@@ -169,23 +169,33 @@ class Federation(Server):
         self, weights: Weights | Mapping[str, Weights], clients: Sequence[str] | None = None, phase: str = "test"
     ) -> dict[str, float]:
         """Each client tests `weights` (or, given client -> weights, its own) on its test data; records and returns the
-        means over samples, and over clients as `NAME_clients`."""
+        means over samples, and over clients as `NAME_clients`. With `round.mean_over = "trained"` only clients that
+        have trained are in the means (the record's `counted`): what stays at a client that never did, such as a head,
+        is as initialised. As all methods draw the same clients, they are the same for all of them. If none has, as
+        when all data are in one place, every client counts."""
         began = time.monotonic()
         who = list(self.clients if clients is None else clients)
         lanes = [_Chain(deque([c]), {GLOBAL: weights if isinstance(weights, Weights) else weights[c]}) for c in who]
         answers = {u.client: u.numbers for u in self._stream(EVALUATE, lanes, {}) if u.numbers.get("n", 0) > 0}
-        names = sorted({name for numbers in answers.values() for name in numbers} - {"n"})
+        counted = self._counted(answers)
+        names = sorted({name for client in counted for name in answers[client]} - {"n"})
         overall: dict[str, float] = {}
         for name in names:
-            have = [(a[name], a["n"]) for a in answers.values() if name in a]
+            have = [(answers[c][name], answers[c]["n"]) for c in counted if name in answers[c]]
             overall[name] = sum(v * n for v, n in have) / sum(n for _, n in have)
             overall[f"{name}_clients"] = sum(v for v, _ in have) / len(have)
         if phase == "test":
             self.progress.metrics = overall
-        self.record(phase, metrics=overall, clients=answers, seconds=time.monotonic() - began)
+        members = {"counted": counted} if self.config.mean_over == "trained" else {}
+        self.record(phase, metrics=overall, clients=answers, **members, seconds=time.monotonic() - began)
         return overall
 
     # behind it
+
+    def _counted(self, tested: Mapping[str, Any]) -> list[str]:
+        """Whose tests are in the means."""
+        trained = [client for client in tested if client in self.progress.trained]
+        return trained if trained and self.config.mean_over == "trained" else [*tested]
 
     def _check_weighing(self, by: str) -> None:
         """Raise, before anybody trains, if models cannot be weighed by this."""
@@ -211,6 +221,7 @@ class Federation(Server):
         moved = {}
         for update in _only(Update, self._stream(TRAIN, lanes, args, at_least=at_least)):
             self._round_stats.trained(update)
+            self.progress.trained.add(update.client)
             if self.config.divergence:
                 moved[update.client] = update.weights.distances(self.weights)
             yield update

@@ -32,6 +32,7 @@ class ServerState:
     totals: dict[str, float] = field(default_factory=lambda: {"bytes_up": 0, "bytes_down": 0, "seconds": 0.0})
     refused: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    trained: set[str] = field(default_factory=set)  # clients of whom an update has come
 
 
 class Watcher:

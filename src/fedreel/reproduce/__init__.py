@@ -170,9 +170,9 @@ class _Sweep:
             return []
         cells = []
         for chosen in row.tries:
-            settings = {**_settings(self.spec, size, row, 0), **rule.settings, **chosen}
+            settings = {**_settings(self.spec, size, row, 0), **rule.settings_of(row), **chosen}
             folder, name = _cell_folder(self.out, size, row, settings, 0), f"{row.name}, {in_words(chosen)}"
-            cells.append(Cell(name, 0, size.recipe, settings, folder, row.compute, self.spec.derive))
+            cells.append(Cell(name, 0, size.recipe, settings, folder, row.compute, derive=()))
         return cells
 
     def choose(self) -> _Sweep:

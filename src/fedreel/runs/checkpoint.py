@@ -41,6 +41,7 @@ class Snapshot:
             "totals": dict(progress.totals),
             "refused": dict(progress.refused),
             "metrics": dict(progress.metrics),
+            "trained": sorted(progress.trained),
             "marks": marks,
         }
         return Snapshot(progress.round, tensors, {"state": state, "layouts": layouts})
@@ -88,7 +89,8 @@ def _read(path: Path, device: torch.device) -> tuple[ServerState, dict[str, int]
     state = content["state"]
     layouts = {i: Layout(TensorInfo.from_row(row) for row in rows) for i, rows in content["layouts"].items()}
     models, memory = (_restore(state[part], tensors, layouts) for part in ("models", "memory"))
-    progress = ServerState(state["round"], models, memory, state["totals"], state["refused"], state["metrics"])
+    counts = {name: state[name] for name in ("totals", "refused", "metrics")}
+    progress = ServerState(state["round"], models, memory, **counts, trained={*state["trained"]})
     return progress, state["marks"]
 
 

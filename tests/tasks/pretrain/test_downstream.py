@@ -21,7 +21,7 @@ from fedreel.tasks.pretrain.downstream import (
     shortened,
     top1,
 )
-from fedreel.tasks.pretrain.retrieval import LabelledSet, labelled_set
+from fedreel.tasks.pretrain.retrieval import LabelledSet, end_to_end, labelled_set
 from fedreel.tasks.pretrain.task import Pretrain
 from fedreel.tasks.vision.clip_views import Views
 from fedreel.tasks.vision.probe import PROBE, probe
@@ -119,7 +119,7 @@ def test_a_video_s_class_is_that_of_its_mean_logits_not_of_most_clips(tmp_path: 
     with torch.no_grad():
         classifier.head["fc"].weight.copy_(torch.tensor([[0.0], [1.0]]))
         classifier.head["fc"].bias.copy_(torch.tensor([40.0, 0.0]))  # class b from a grey of 40 on
-    assert top1(classifier, Known(lambda grey: grey[:, None], frames=1), found, stride=1) == 1.0
+    assert top1(classifier, Known(lambda grey: grey[:, None], frames=1), found, end_to_end) == 1.0
 
 
 def bars(folder: Path, train: int = 24, test: int = 16) -> LabelledSet:

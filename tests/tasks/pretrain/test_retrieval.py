@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedreel.errors import DataError
 from fedreel.tasks.pretrain import retrieval as module
-from fedreel.tasks.pretrain.retrieval import labelled_set, retrieval, ten_clips, video_features
+from fedreel.tasks.pretrain.retrieval import in_ten_parts, labelled_set, retrieval, ten_clips, video_features
 from support.shelf import Known, flat, shelved
 
 MODEL = nn.Linear(1, 1)
@@ -38,10 +38,15 @@ def test_ten_clips_have_their_centres_evenly_from_end_to_end(tmp_path: Path) -> 
     assert (shown(clips)[0][0][0], shown(clips)[0][9][15]) == (0, 99)
 
 
-def test_a_stride_takes_every_second_frame_up_to_the_last(tmp_path: Path) -> None:
-    (clips,) = ten_clips(numbered(tmp_path / "s", 20), [0], 4, stride=2)
-    assert shown(clips)[0][0] == [0, 2, 4, 6]
-    assert shown(clips)[0][9] == [13, 15, 17, 19]
+def test_clips_for_classifiers_begin_in_the_middle_of_ten_equal_parts(tmp_path: Path) -> None:
+    """Of 27 frames, 4 with a stride of 2 can begin at 20 places: parts of two, of which the later is the middle."""
+    (clips,) = ten_clips(numbered(tmp_path / "s", 27), [0], 4, in_ten_parts)
+    assert shown(clips)[0] == [[at, at + 2, at + 4, at + 6] for at in range(1, 20, 2)]
+
+
+def test_clips_for_classifiers_stand_still_at_the_end_of_a_short_video(tmp_path: Path) -> None:
+    (clips,) = ten_clips(numbered(tmp_path / "s", 4), [0], 4, in_ten_parts)
+    assert shown(clips)[0] == [[0, 2, 3, 3]] * 10
 
 
 def test_a_short_video_begins_again(tmp_path: Path) -> None:

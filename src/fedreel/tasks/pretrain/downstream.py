@@ -18,12 +18,13 @@ from fedreel.data.shards import Shards
 from fedreel.machine.device import seeded
 from fedreel.models.backbone import Backbone
 from fedreel.models.classifier import Classifier
-from fedreel.tasks.pretrain.retrieval import LabelledSet, clip_features, ten_clips
+from fedreel.tasks.pretrain.retrieval import LabelledSet, Places, clip_features, in_ten_parts, ten_clips
 from fedreel.tasks.vision.clip_views import Views
 from fedreel.tasks.vision.probe import DROPOUT, PROBE, Labelled, probe, train_epochs
 
 TUNE = replace(PROBE, epochs=150, milestones=(60, 120))
 STRIDE = 2  # clips are of every second frame
+FIRST_STD = 0.001  # of a classifier's first weights
 
 
 def shortened(config: TrainConfig, epochs: int) -> TrainConfig:
@@ -39,7 +40,7 @@ def linear_probe(
     labelled: LabelledSet,
     config: TrainConfig = PROBE,
     seed: int = 0,
-    stride: int = STRIDE,
+    places: Places = in_ten_parts,
     standardise: bool = False,
 ) -> float:
     """Top-1 of a linear classifier on the frozen backbone, its batch norms by their statistics; a test video's logits
@@ -48,7 +49,7 @@ def linear_probe(
     of the paper's protocol is the augmentation of these clips. To `standardise` vectors is one more linear map, with
     which the rate fits networks whose vectors are small, too."""
     source, rows = labelled.source, (labelled.train, labelled.test)
-    train, test = (torch.cat([*clip_features(model, task, source, which, stride=stride)]) for which in rows)
+    train, test = (torch.cat([*clip_features(model, task, source, which, places=places)]) for which in rows)
     if standardise:
         mean, spread = train.mean(dim=(0, 1)), train.std(dim=(0, 1)) + 1e-6
         train, test = (train - mean) / spread, (test - mean) / spread
@@ -73,19 +74,19 @@ def fine_tune(
     device = next(model.parameters()).device
     with seeded(seed, device):
         backbone = cast(Backbone, copy.deepcopy(model.backbone))
-        classifier = Classifier(backbone, len(labelled.classes), DROPOUT).to(device)
+        classifier = Classifier(backbone, len(labelled.classes), DROPOUT, std=FIRST_STD).to(device)
         examples = RandomClips(labelled.source, labelled.train, labelled.labels, task.frames, stride, device)
         train_epochs(classifier, _Tuned(task, views), examples, config, seed)
     return classifier.eval()
 
 
-def top1(classifier: Classifier, task: Embeds, labelled: LabelledSet, stride: int = STRIDE) -> float:
+def top1(classifier: Classifier, task: Embeds, labelled: LabelledSet, places: Places = in_ten_parts) -> float:
     """Share of test videos that are right; a video's logits are means over ten clips, seen in the middle."""
     classifier.eval()
     device = next(classifier.parameters()).device
     found = []
     with torch.no_grad():
-        for clips in ten_clips(labelled.source, labelled.test, task.frames, stride):
+        for clips in ten_clips(labelled.source, labelled.test, task.frames, places):
             features = task.embed(classifier, clips.flatten(0, 1).to(device))
             found.append(classifier.classify(features)[1].unflatten(0, clips.shape[:2]).mean(dim=1))
     return _share_right(torch.cat(found), torch.from_numpy(labelled.labels[labelled.test]).to(device))

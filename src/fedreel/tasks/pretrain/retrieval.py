@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,13 +13,28 @@ from torch import Tensor, nn
 from fedreel.core.abilities import Embeds
 from fedreel.data.shards import Shards
 from fedreel.errors import DataError
-from fedreel.media.excerpts import excerpt_frames
+from fedreel.media.excerpts import EXCERPTS, excerpt_frames
 from fedreel.metrics.neighbours import recall_at
 
 Pooling = Literal["mean", "grid"]
 
+Places = Callable[[int, int], np.ndarray]  # frames of a video and of a clip -> (clips, frames) of frame numbers
 KS = (1, 5, 10, 20, 50)
 AT_ONCE = 16  # videos in one forward pass, ten clips of each
+
+
+def end_to_end(n_frames: int, frames: int) -> np.ndarray:
+    """VCOP's: consecutive frames, the first clip at the beginning of the video, the last at its end, the others evenly
+    between. A short video begins again at its end."""
+    return excerpt_frames(n_frames, frames)
+
+
+def in_ten_parts(n_frames: int, frames: int, stride: int = 2) -> np.ndarray:
+    """Catch-the-Patch's: every second frame, from the middle of each tenth of the places where a clip can begin. A
+    short video stands still at its end."""
+    spare = max(n_frames - frames * stride + 1, 0)
+    begin = (spare / EXCERPTS * (np.arange(EXCERPTS) + 0.5)).astype(np.int64)
+    return np.minimum(begin[:, None] + stride * np.arange(frames), n_frames - 1)
 
 
 @dataclass(frozen=True)
@@ -73,22 +88,21 @@ def clip_features(
     source: Shards,
     rows: Sequence[int] | np.ndarray,
     pooling: Pooling = "mean",
-    stride: int = 1,
+    places: Places = end_to_end,
 ) -> Iterator[Tensor]:
     """(some videos, ten clips, D) after each other. The model is taken as in use: batch norm by its statistics."""
     model.eval()
     device = next(model.parameters()).device
     with torch.no_grad():
-        for clips in ten_clips(source, rows, task.frames, stride):
+        for clips in ten_clips(source, rows, task.frames, places):
             vectors = task.embed(model, clips.flatten(0, 1).to(device), pooling)
             yield vectors.unflatten(0, clips.shape[:2])
 
 
-def ten_clips(source: Shards, rows: Sequence[int] | np.ndarray, frames: int, stride: int = 1) -> Iterator[Tensor]:
-    """(some videos, ten clips, frames, H, W, 3) of bytes: every `stride`-th frame from places that are evenly spread,
-    the first clip at the beginning of the video, the last at its end. A short video begins again at its end."""
-    reach = (frames - 1) * stride + 1
+def ten_clips(
+    source: Shards, rows: Sequence[int] | np.ndarray, frames: int, places: Places = end_to_end
+) -> Iterator[Tensor]:
+    """(some videos, ten clips, frames, H, W, 3) of bytes."""
     for start in range(0, len(rows), AT_ONCE):
         videos = [source.clip(int(i)) for i in rows[start : start + AT_ONCE]]
-        seen = [cast(np.ndarray, video[excerpt_frames(len(video), reach)[:, ::stride]]) for video in videos]
-        yield torch.from_numpy(np.stack(seen))
+        yield torch.from_numpy(np.stack([video[places(len(video), frames)] for video in videos]))

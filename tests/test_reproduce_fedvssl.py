@@ -1,0 +1,98 @@
+"""FedVSSL's tables: what they mean on given data, and that rows are chosen by one rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedreel.config import Recipe, load_recipe
+from fedreel.reproduce import _settings, find_table, for_data
+from fedreel.reproduce.fedvssl import MOMENTUM, SCALES
+from fedreel.reproduce.spec import Row, Table
+
+FEDERATED = ("FedAvg", "Loss", "FedU", "FedVSSL 0, 0", "FedVSSL 0.9, 1")
+
+
+def rows_on_data(name: str, scale: str, data: Path) -> dict[str, Recipe]:
+    """The recipes of a table's rows on given data, as they are before anything is chosen."""
+    table = find_table("fedvssl", name)
+    return {
+        row.label: load_recipe(SCALES[scale].recipe, settings(table, scale, row, data)) for row in rows(table, data)
+    }
+
+
+def rows(table: Table, data: Path) -> tuple[Row, ...]:
+    return table.rows_for(data)
+
+
+def settings(table: Table, scale: str, row: Row, data: Path) -> dict[str, Any]:
+    return _settings(table, for_data(table.scales[scale], table, data), row, 0)
+
+
+@pytest.fixture
+def videos(tmp_path: Path) -> Path:
+    """Folders as they are laid out; nothing in this file reads the videos."""
+    for path in ("pretrain/anna/jump/a.mp4", "downstream/ucf101/train/jump/b.mp4", "downstream/ucf101/test/jump/c.mp4"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_bytes(b"")
+    return tmp_path
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_federated_rows_on_given_data_have_the_paper_s_optimiser(scale: str, videos: Path) -> None:
+    found = rows_on_data("table3", scale, videos) | rows_on_data("table4", scale, videos)
+    for name in FEDERATED:
+        train = found[name].train
+        assert (train.momentum, train.schedule, train.weight_decay, train.clip_norm) == (0, "constant", 1e-4, 40)
+        assert train.epochs == 1
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_training_in_one_place_is_the_paper_s_too(scale: str, videos: Path) -> None:
+    found = rows_on_data("table3", scale, videos)
+    for name, rounds in (("centralised", 90), ("centralised, 30 %", 27)):
+        train = found[name].train
+        assert (train.momentum, train.schedule, train.weight_decay, train.clip_norm) == (0.9, "step", 1e-4, 40)
+        assert (train.milestones, found[name].round.rounds) == ((30, 60), rounds)
+
+
+def test_every_row_that_learns_has_its_rate_chosen_among_as_many(videos: Path) -> None:
+    for name in ("table1", "table2", "table3", "table4", "fig2", "fig3", "fig4", "fig5"):
+        for row in rows(find_table("fedvssl", name), videos):
+            assert len(row.grid.get("train.lr", ())) == (0 if row.name == "random weights" else 3)
+            assert ("method.mu" in row.grid) == (row.name == "FedU")
+
+
+def test_settings_are_chosen_on_held_out_clips_and_a_third_of_the_rounds(videos: Path) -> None:
+    rule = SCALES["small"].choose_given
+    assert rule is not None
+    assert (rule.metric, rule.higher) == ("loss", False)
+    for name in ("table1", "table3"):
+        table = find_table("fedvssl", name)
+        for row in rows(table, videos):
+            whole = settings(table, "small", row, videos)
+            tried = load_recipe("fedvssl", {**whole, **rule.settings_of(row)})
+            assert tried.data.validate
+            if row.grid and row.name != "centralised, 30 %":
+                assert tried.round.rounds * 3 == load_recipe("fedvssl", whole).round.rounds
+
+
+def test_fedavg_with_momentum_stands_beside_fedavg(videos: Path) -> None:
+    for name in ("table1", "table2"):
+        by_name: dict[str, set[str]] = {}
+        for row in rows(find_table("fedvssl", name), videos):
+            by_name.setdefault(row.name, set()).add(str(row.setting))
+        assert by_name[MOMENTUM] == by_name["FedAvg"]
+    assert rows_on_data("table1", "small", videos)[f"{MOMENTUM} pretext CtP"].train.momentum == 0.9
+
+
+def test_the_paper_s_recipe_and_its_tables_divide_the_videos_alike(videos: Path) -> None:
+    alone = load_recipe("fedvssl-paper").data.partition
+    assert alone == {"name": "paired-classes", "classes_per_client": 8}
+    assert {str(r.data.partition) for r in rows_on_data("table3", "paper", videos).values()} == {str(alone)}
+
+
+def test_scales_with_claims_have_four_seeds() -> None:
+    assert len(SCALES["small"].seeds) == 4
