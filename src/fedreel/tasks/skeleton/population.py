@@ -27,7 +27,8 @@ TOLD = 100  # recordings that were left out and are named in the run's records
 
 
 class SkeletonPopulation(Population):
-    """Clients that hold skeletons. `leave_out` names a set that is no client's, to see what a model makes of it."""
+    """Clients that hold skeletons, of all sets or of those named. `leave_out` names a set that is no client's, to see
+    what a model makes of it."""
 
     def __init__(
         self,
@@ -39,10 +40,15 @@ class SkeletonPopulation(Population):
         align: bool,
         seed: int,
         leave_out: str = "",
+        sets: Sequence[str] = (),
     ) -> None:
         self.config, self.joints, self.seed = config, joints, seed
         self.form = (length, bodies, align)
         paths = _by_name(source)
+        for name in sets:
+            if name not in paths:
+                raise RecipeError(f"there is no set '{name}'", where="[task] sets", hint=nearest(name, paths))
+        paths = {name: path for name, path in paths.items() if name in sets} if sets else paths
         if leave_out and leave_out not in paths:
             raise RecipeError(f"there is no set '{leave_out}' to leave out", hint=nearest(leave_out, paths))
         self._left_out = paths.pop(leave_out) if leave_out else None

@@ -49,6 +49,7 @@ class SkeletonRecognition(Classification, Blocks):
     augmentation: Literal["none", "shear-crop", "move"] = "shear-crop"
     projection: int = 0  # > 0: two layers of this output before the classifier, where MOON contrasts
     leave_out: str = ""  # a set that takes no part in training
+    sets: tuple[str, ...] = ()  # those of the source that take part; none named: all
     own_classifier: bool = True
     own_statistics: bool = True
     settle: bool = False  # before a test, take batch-norm statistics anew from the client's training part
@@ -69,7 +70,7 @@ class SkeletonRecognition(Classification, Blocks):
     def population(self, data: DataConfig, seed: int) -> SkeletonPopulation:
         joints = find_joints(self.joints)
         found = SkeletonPopulation(
-            open_sets(data), data, joints, self.length, self.bodies, self.align, seed, self.leave_out
+            open_sets(data), data, joints, self.length, self.bodies, self.align, seed, self.leave_out, self.sets
         )
         if self.classes and found.class_count > self.classes:
             raise DataError(
