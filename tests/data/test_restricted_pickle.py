@@ -35,7 +35,7 @@ def read(content: bytes, **how: Any) -> Any:
     ],
 )
 def test_plain_values_come_out_as_python_reads_them(value: Any) -> None:
-    for protocol in (2, 3):
+    for protocol in (2, 3, 4):
         assert read(pickle.dumps(value, protocol), calls={"_codecs.encode": lambda t, e: t.encode(e)}) == value
 
 
@@ -92,7 +92,8 @@ def test_state_goes_to_those_who_take_some() -> None:
         (b"\x80\x02\x82\x01.", "instruction EXT1"),
         (b"\x80\x02P1\n.", "instruction PERSID"),
         (b"\x80\x02K\x01Q.", "instruction BINPERSID"),
-        (b"\x80\x04\x95\x01\x00\x00\x00\x00\x00\x00\x00N.", "instruction FRAME"),
+        (b"\x80\x04\x8c\x02os\x8c\x06system\x93.", "call of 'os.system'"),
+        (b"\x80\x04K\x01K\x02\x93.", "name that is no text"),
         (b"\x80\x05\x97.", "instruction NEXT_BUFFER"),
         (b"X\xff\xff\xff\xff.", "expected|unicode"),
         (b"\x8b\xff\xff\xff\x7f.", "LONG4|expected|not enough"),

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from fedreel.errors import DataError
-from fedreel.models.classifier import Classifier, export_torchvision, load_torchvision
+from fedreel.models.classifier import Classifier, export_torchvision
+from fedreel.models.pretrained import load_weights
 from fedreel.models.r3d import R3D, BasicBlock, BatchNorm, R3DConfig
 from support.networks import tiny_r3d
 
@@ -61,7 +62,7 @@ def test_stage_4_variant_shares_weights_and_agrees_where_it_samples_the_same_pla
     torch.manual_seed(0)
     strided, fine = tiny_r3d(width=4).eval(), tiny_r3d(width=4).eval()
     fine.last_stride = 1
-    load_torchvision(fine, export_torchvision(strided))
+    load_weights(fine, export_torchvision(strided))
     clip = torch.randn(1, 3, 8, 32, 32)
     # Up to the first convolution of stage 4, the fine map at even places is the strided map.
     before = strided.layer3(strided.layer2(strided.layer1(strided.stem(clip))))
@@ -119,7 +120,7 @@ def test_published_weights_round_trip_without_their_classifier() -> None:
     file = export_torchvision(model.backbone, model.head.fc)
     assert {"fc.weight", "fc.bias"} < set(file)
     again = tiny_r3d(width=4).eval()
-    load_torchvision(again, file)
+    load_weights(again, file)
     clip = torch.randn(1, 3, 8, 32, 32)
     assert torch.equal(again(clip), model.backbone(clip))
     file["stem.0.weight"].zero_()
@@ -129,7 +130,7 @@ def test_published_weights_round_trip_without_their_classifier() -> None:
 def test_files_without_batch_counters_load() -> None:
     source, target = tiny_r3d(width=2), tiny_r3d(width=2)
     file = {n: t for n, t in export_torchvision(source).items() if not n.endswith("num_batches_tracked")}
-    load_torchvision(target, file)
+    load_weights(target, file)
     assert torch.equal(target.layer4[0].conv2[0].weight, source.layer4[0].conv2[0].weight)
 
 
@@ -141,7 +142,7 @@ def test_wrong_weights_are_named_one_by_one_and_nothing_is_loaded() -> None:
     target = tiny_r3d(width=2)
     before = export_torchvision(target)
     with pytest.raises(DataError) as error:
-        load_torchvision(target, file)
+        load_weights(target, file)
     assert error.value.found == (
         "missing: layer2.0.conv1.0.weight; unexpected: layer1.7.conv1.0.weight; "
         "of another shape: stem.1.bias (9,) instead of (2,)"

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from fedreel.errors import DataError
-from fedreel.models.classifier import Classifier, export_torchvision, load_torchvision
+from fedreel.models.classifier import Classifier, export_torchvision
+from fedreel.models.pretrained import load_weights
 from fedreel.models.resnet import (
     BasicBlock,
     Bottleneck,
@@ -105,11 +106,11 @@ def test_small_stem_sees_a_single_pixel_in_a_3x3_window() -> None:
 def test_weights_round_trip_and_a_small_stem_refuses_the_large_one() -> None:
     torch.manual_seed(0)
     source, target = ResNet(ResNet18Config(width=4)).eval(), ResNet(ResNet18Config(width=4)).eval()
-    load_torchvision(target, export_torchvision(source, nn.Linear(32, 7)))
+    load_weights(target, export_torchvision(source, nn.Linear(32, 7)))
     x = torch.randn(1, 3, 64, 64)
     assert torch.equal(source(x), target(x))
     with pytest.raises(DataError, match=r"conv1.weight \(4, 3, 7, 7\) instead of \(4, 3, 3, 3\)"):
-        load_torchvision(ResNet(ResNet18Config(width=4, small_stem=True)), export_torchvision(source))
+        load_weights(ResNet(ResNet18Config(width=4, small_stem=True)), export_torchvision(source))
 
 
 def test_a_classifier_learns_to_tell_bright_from_dark() -> None:

@@ -12,7 +12,10 @@ from typing import Any
 MOST = 4_000_000  # instructions; CIFAR-100's largest file has a quarter of a million
 # Instructions that push their argument, that push something new, and that take so many from the stack (0: all since
 # the last mark).
-_GIVEN = {"BINUNICODE", "BINBYTES", "SHORT_BINBYTES", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"}
+_GIVEN = {
+    *("BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+    *("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
+}
 _MADE: dict[str, Callable[[], Any]] = {
     "EMPTY_DICT": dict,
     "EMPTY_LIST": list,
@@ -83,6 +86,8 @@ def _evaluate(file: BytesIO, calls: Mapping[str, Call], names: frozenset[str], r
             marks.append(len(stack))
         elif op.name in ("BINPUT", "LONG_BINPUT"):
             memo[arg] = stack[-1]  # type: ignore[index]
+        elif op.name == "MEMOIZE":
+            memo[len(memo)] = stack[-1]
         elif op.name in ("BINGET", "LONG_BINGET"):
             stack.append(memo[arg])  # type: ignore[index]
         elif op.name in _TAKEN:
@@ -91,6 +96,11 @@ def _evaluate(file: BytesIO, calls: Mapping[str, Call], names: frozenset[str], r
             stack.append(tuple(items)) if op.name.startswith("TUPLE") else _put(stack[-1], items)
         elif op.name == "GLOBAL":
             stack.append(_named(str(arg).replace(" ", "."), calls, names))
+        elif op.name == "STACK_GLOBAL":
+            name, module = stack.pop(), stack.pop()
+            if not isinstance(name, str) or not isinstance(module, str):
+                raise Refused("a name that is no text")
+            stack.append(_named(f"{module}.{name}", calls, names))
         elif op.name == "BINPERSID" and reference is not None:
             stack.append(reference(*stack.pop()))
         elif op.name == "REDUCE":
@@ -99,7 +109,7 @@ def _evaluate(file: BytesIO, calls: Mapping[str, Call], names: frozenset[str], r
         elif op.name == "BUILD":
             state = stack.pop()
             _build(stack[-1], state)
-        elif op.name != "PROTO":
+        elif op.name not in ("PROTO", "FRAME"):
             raise Refused(f"the instruction {op.name}, which such files do not need")
     raise Refused("it ends too early")
 

@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedreel.data.restricted_pickle import Call, Named, Refused, evaluate
+from fedreel.data.restricted_pickle import Call, Named, Refused, Stateful, evaluate
 from fedreel.errors import DataError
 
 LITE0 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"  # sha256 of EfficientNet-Lite0's weights
 MOST_AXES = 64  # of a tensor
+CHECKPOINT = ("state_dict", "model_state_dict", "model")  # where checkpoints of training loops keep the weights
 _OLDER = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how files of before 2020 begin
 _DTYPES = {
     "torch.FloatStorage": torch.float32,
@@ -34,6 +35,10 @@ _DTYPES = {
     "torch.ByteStorage": torch.uint8,
     "torch.BoolStorage": torch.bool,
 }
+_NUMBERS = (
+    *("numpy.dtype", "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar"),
+    "_codecs.encode",  # how their bytes are written
+)
 # What damaged or hostile files lead to; anything else is a fault of ours and should be seen.
 _DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError),
@@ -50,8 +55,9 @@ def read_weights(path: Path, sha256: str) -> dict[str, Tensor]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Names and tensors of a state dict that torch.save wrote, in today's form (a zip) or in that of before 2020.
-    A file that asks for anything else than to put tensors together is refused."""
+    """Names and tensors of a state dict that torch.save wrote, in today's form (a zip) or in that of before 2020, by
+    itself or in a checkpoint, as `state_dict`, `model_state_dict` or `model` beside plain values and other tensors. A
+    file that asks for anything else than to put tensors together is refused."""
     content = path.read_bytes()
     try:
         return _read_zip(content) if content.startswith(b"PK") else _read_older(content)
@@ -59,7 +65,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise DataError(
             "this file of weights cannot be read",
             where=str(path),
-            expected="a state dict, written by torch.save",
+            expected="a state dict, or a checkpoint with one in it, written by torch.save",
             found=str(error)[:200] or type(error).__name__,
             hint="write a .safetensors file instead: safetensors.torch.save_file(model.state_dict(), path)",
         ) from None
@@ -102,7 +108,7 @@ def _read_zip(content: bytes) -> dict[str, Tensor]:
         folder = programs[0].removesuffix("data.pkl")
         if f"{folder}byteorder" in archive.namelist() and member(f"{folder}byteorder") != b"little":
             raise ValueError("numbers of a big-endian machine")
-        views = _views(_evaluate(BytesIO(member(programs[0]))), len(content))
+        views = _views(_evaluate(BytesIO(member(programs[0])), {}), len(content))
         return _fill(views, lambda storage: member(f"{folder}data/{storage.key}"))
 
 
@@ -110,13 +116,13 @@ def _read_older(content: bytes) -> dict[str, Tensor]:
     if not content.startswith(_OLDER):
         raise ValueError("neither of the two forms in use since 2018")
     file = BytesIO(content[len(_OLDER) :])
-    _version, machine = _evaluate(file), _evaluate(file)
+    storages: dict[str, _Storage] = {}  # of every tensor that the program builds, an optimizer's too
+    _version, machine = _evaluate(file, {}), _evaluate(file, {})
     if machine["little_endian"] is not True:
         raise ValueError("numbers of a big-endian machine")
-    views = _views(_evaluate(file), len(content))
-    storages = {view.storage.key: view.storage for view in views.values()}
+    views = _views(_evaluate(file, storages), len(content))
     parts = {}
-    for key in _evaluate(file):
+    for key in _evaluate(file, {}):
         (length,) = struct.unpack("<q", file.read(8))
         if not isinstance(key, str) or length != storages[key].length:
             raise ValueError("a storage has another length than its tensors say")
@@ -124,13 +130,28 @@ def _read_older(content: bytes) -> dict[str, Tensor]:
     return _fill(views, lambda storage: parts[storage.key])
 
 
-def _evaluate(file: BytesIO) -> Any:
+def _evaluate(file: BytesIO, storages: dict[str, _Storage]) -> Any:
+    """What a program builds; the storages that it names are put into `storages`."""
+
+    def storage(*reference: Any) -> _Storage:
+        found = _storage(*reference)
+        storages[found.key] = found
+        return found
+
     calls: dict[str, Call] = {
         "collections.OrderedDict": _ordered,
         "torch._utils._rebuild_tensor_v2": _view,
         "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
+        **{name: lambda *_: _Unread() for name in _NUMBERS},
     }
-    return evaluate(file, calls, frozenset(_DTYPES), _storage)
+    return evaluate(file, calls, frozenset(_DTYPES), storage)
+
+
+class _Unread(Stateful):
+    """A number of numpy's beside the weights, such as a score: nobody asks for it."""
+
+    def fill(self, state: Any) -> None:
+        pass
 
 
 def _ordered() -> dict[Any, Any]:
@@ -156,6 +177,8 @@ def _storage(kind: Any, storage_type: Any, key: Any, _: Any, length: Any, *view:
 
 def _views(state: Any, most: int) -> dict[str, _View]:
     """The program's result, if it is a state dict whose numbers a file of `most` bytes can hold."""
+    if type(state) is dict:
+        state = next((state[name] for name in CHECKPOINT if type(state.get(name)) is dict), state)
     if type(state) is not dict or not all(isinstance(k, str) and isinstance(v, _View) for k, v in state.items()):
         raise ValueError("something else than a dict of names and tensors")
     if sum(storage.nbytes for storage in {view.storage for view in state.values()}) > most:

@@ -12,10 +12,21 @@ from fedreel.errors import RecipeError
 from fedreel.registry import BACKBONES, Registry
 
 
+@dataclass(frozen=True)
+class Published:
+    """What the tensors of a network are called in files of others. `renamed` are pairs of a regular expression and what
+    stands here instead, applied one after the other to each name; `elsewhere` are beginnings of names, as they are
+    after that, of tensors that have no place in a backbone, such as a classifier's."""
+
+    renamed: tuple[tuple[str, str], ...] = ()
+    elsewhere: tuple[str, ...] = ("fc.", "_fc.")
+
+
 class Backbone(nn.Module, ABC):
     """A network without its last layer: `features` gives (N, C, ...), a vector of C = `out_channels` numbers for every
     place or token, and calling it their mean (N, C)."""
 
+    published: ClassVar[Published] = Published()
     out_channels: int
 
     @abstractmethod

@@ -1,13 +1,10 @@
-"""What image and video networks share: convolutions with their norm, a classification head, published weights."""
+"""What image and video networks share: convolutions with their norm, a classification head, torchvision's names."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from fedreel.errors import DataError
 from fedreel.kernels.norm import Rectifier, normed
 from fedreel.models.backbone import Backbone
 
@@ -52,29 +49,6 @@ class Classifier(nn.Module):
         if self.projected:
             features = self.head["projection"](features)
         return features, self.head["fc"](self.head["dropout"](features))
-
-
-def load_torchvision(backbone: Backbone, state_dict: Mapping[str, Tensor]) -> None:
-    """Load a torchvision state dict without its classifier (`fc.*`): all of it or, with an error, nothing."""
-    given = {name: tensor for name, tensor in state_dict.items() if not name.startswith("fc.")}
-    own = backbone.state_dict()
-    # Files published before PyTorch 0.4.1 lack this counter, which plays no part in the output.
-    missing = [name for name in own if name not in given and not name.endswith(".num_batches_tracked")]
-    unexpected = [name for name in given if name not in own]
-    reshaped = [
-        f"{name} {tuple(given[name].shape)} instead of {tuple(own[name].shape)}"
-        for name in own
-        if name in given and given[name].shape != own[name].shape
-    ]
-    if missing or unexpected or reshaped:
-        wrong = {"missing": missing, "unexpected": unexpected, "of another shape": reshaped}
-        raise DataError(
-            "these weights do not belong to this backbone",
-            expected=f"the {len(own)} tensors of {type(backbone).__name__}, fc.* aside",
-            found="; ".join(f"{kind}: {', '.join(names)}" for kind, names in wrong.items() if names),
-            hint="take the file of the same architecture, or set width, blocks and stem to those of the file",
-        )
-    backbone.load_state_dict({**own, **given})
 
 
 def export_torchvision(backbone: Backbone, fc: nn.Linear | None = None) -> dict[str, Tensor]:

@@ -1,43 +1,101 @@
-"""Published weights for a backbone: those that come as a package, or a file of them."""
+"""Weights from elsewhere for a backbone: those that come as a package, or a file of them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
-from fedreel.data.torch_file import read_tensors
+from fedreel.data.weights_file import read_file
 from fedreel.errors import DataError
 from fedreel.models.backbone import Backbone
-from fedreel.models.classifier import load_torchvision
 
 STEM = "conv1.weight"  # of ResNets
 B = TypeVar("B", bound=Backbone)
+_COUNTER = ".num_batches_tracked"  # not in files of before PyTorch 0.4.1; it plays no part in the output
 _log = logging.getLogger(__name__)
 
 
 def load_pretrained(backbone: B, source: str) -> B:
-    """The backbone with the weights of `source` but for its classifier: "imagenet", or a .safetensors, .pth or .pt file
-    with torchvision's names (for EfficientNet-Lite0 those of its package). All of it or, with an error, nothing; only a
-    ResNet's first convolution stays as it is where the file's has a kernel of another size, as with a small stem.
-    Without a source, all stays as it is."""
+    """The backbone with the weights of `source`: "imagenet", or a .safetensors, .pth, .pt or .npz file. All of it or,
+    with an error, nothing; only a ResNet's first convolution stays as it is where the file's has a kernel of another
+    size, as with a small stem. What of the file has no place in a backbone is named in a warning. Without a source,
+    all stays as it is."""
     if not source:
         return backbone
-    given = backbone.imagenet() if source == "imagenet" else _read(Path(source).expanduser())
-    given = {name: tensor for name, tensor in given.items() if not name.startswith("_fc.")}
+    given = backbone.imagenet() if source == "imagenet" else read_file(Path(source).expanduser())
+    named, unused = by_order(backbone, given) if isinstance(given, list) else by_name(backbone, given)
     own = backbone.state_dict()
-    if not _other_kernel(own, given):
-        load_torchvision(backbone, given)
-        return backbone
-    load_torchvision(backbone, {**given, STEM: own[STEM]})
-    shapes = f"{tuple(given[STEM].shape)} in the weights, {tuple(own[STEM].shape)} here"
-    _log.warning("%s stays as initialised: its shape is %s (%s)", STEM, shapes, source)
+    kept = ""
+    if _other_kernel(own, named):
+        kept = f"its shape is {tuple(named[STEM].shape)} in the weights, {tuple(own[STEM].shape)} here"
+        named[STEM] = own[STEM]
+    _load(backbone, named)
+    if kept:
+        _tell(f"{STEM} stays as initialised: {kept} ({source})")
+    if unused:
+        _tell(f"not used of {source}: {', '.join(sorted(unused))}")
     return backbone
+
+
+def load_weights(backbone: Backbone, given: Mapping[str, Tensor] | Sequence[Tensor]) -> list[str]:
+    """Load tensors, by their names or, where they have none, by their order; what was not used. All of the backbone is
+    loaded or, with an error, nothing."""
+    named, unused = by_name(backbone, given) if isinstance(given, Mapping) else by_order(backbone, given)
+    _load(backbone, named)
+    return unused
+
+
+def by_name(backbone: Backbone, given: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """The tensors under this backbone's names, and the names of those that belong elsewhere. Where some names begin
+    with `backbone.`, as in models of this package and of OpenMMLab's, the others are those of a head."""
+    prefix = next((p for p in ("module.backbone.", "backbone.", "module.") if any(n.startswith(p) for n in given)), "")
+    named, unused = {}, []
+    for name, tensor in given.items():
+        ours = name.removeprefix(prefix)
+        for pattern, instead in backbone.published.renamed:
+            ours = re.sub(pattern, instead, ours)
+        if not name.startswith(prefix) or ours.startswith(backbone.published.elsewhere):
+            unused.append(name)
+        else:
+            named[ours] = tensor
+    return named, unused
+
+
+def by_order(backbone: Backbone, given: Sequence[Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """The first tensors under the names of this backbone's, in its order; those after them, a head's, by their place
+    and shape."""
+    own = backbone.state_dict()
+    if len(given) < len(own):
+        raise _foreign(backbone, f"{len(given)} tensors without names")
+    unused = [f"number {i} {tuple(given[i].shape)}" for i in range(len(own), len(given))]
+    return dict(zip(own, given)), unused
+
+
+def _load(backbone: Backbone, given: Mapping[str, Tensor]) -> None:
+    own = backbone.state_dict()
+    missing = [name for name in own if name not in given and not name.endswith(_COUNTER)]
+    unexpected = [name for name in given if name not in own]
+    both = [name for name in own if name in given]
+    reshaped = [
+        f"{name} {tuple(given[name].shape)} instead of {tuple(own[name].shape)}"
+        for name in both
+        if _axes(given[name]) != _axes(own[name])
+    ]
+    if missing or unexpected or reshaped:
+        wrong = {"missing": missing, "unexpected": unexpected, "of another shape": reshaped}
+        raise _foreign(backbone, "; ".join(f"{kind}: {', '.join(names)}" for kind, names in wrong.items() if names))
+    backbone.load_state_dict({**own, **{name: given[name].reshape(own[name].shape) for name in both}})
+
+
+def _axes(tensor: Tensor) -> list[int]:
+    """The lengths of axes, but for those of length 1: a convolution of one pixel may be written without them."""
+    return [length for length in tensor.shape if length != 1]
 
 
 def _other_kernel(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> bool:
@@ -47,16 +105,16 @@ def _other_kernel(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> boo
     return mine != theirs and mine[:2] == theirs[:2]
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    if not path.is_file() or path.suffix not in (".safetensors", ".pth", ".pt"):
-        raise DataError(
-            "this is no file of weights" if path.exists() else "there is no such file of weights",
-            where=str(path),
-            expected='"imagenet", or the path of a .safetensors, .pth or .pt file',
-        )
-    if path.suffix != ".safetensors":
-        return read_tensors(path)
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise DataError("this file of weights cannot be read", where=str(path), found=str(error)) from None
+def _foreign(backbone: Backbone, found: str) -> DataError:
+    return DataError(
+        "these weights do not belong to this backbone",
+        expected=f"the {len(backbone.state_dict())} tensors of {type(backbone).__name__}, a classifier's aside",
+        found=found,
+        hint="take the file of the same architecture, or set width, blocks and stem to those of the file",
+    )
+
+
+@cache
+def _tell(text: str) -> None:
+    """A warning, once: a run builds its network several times."""
+    _log.warning("%s", text)

@@ -9,11 +9,18 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from fedreel.config import check_ranges
-from fedreel.models.backbone import Backbone, BackboneConfig, Clips
+from fedreel.models.backbone import Backbone, BackboneConfig, Clips, Published
 from fedreel.models.classifier import Convolved
 from fedreel.models.pretrained import load_pretrained
 
 Stride = tuple[int, int, int]
+CTP = (  # names in the files of Catch-the-Patch (Microsoft's CtP), which FedVSSL's code has too
+    (r"\b(conv[12]|downsample)\.conv\.", r"\1.0."),
+    (r"\bbn([12])\.", r"conv\1.1."),
+    (r"\bdownsample_bn\.", "downsample.1."),
+    (r"^stem\.conv\.", "stem.0."),
+    (r"^stem\.bn\.", "stem.1."),
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,7 @@ class R3DConfig(BackboneConfig):
     bn_eps: float = 1e-5
     stem_size: int = 7
     stem_stride: Stride = (1, 2, 2)
-    init: str = ""  # a file of torchvision's weights; empty: random
+    init: str = ""  # a file of weights: torchvision's, CtP's, FedVSSL's or fedreel's; empty: random
 
     def __post_init__(self) -> None:
         check_ranges(self, "task.backbone", bn_eps=(0, math.inf))
@@ -42,6 +49,8 @@ class R3DConfig(BackboneConfig):
 
 class R3D(Backbone):
     """Clips (N, 3, T, H, W) to a map (N, 8 width, T/8, H/16, W/16) by `features`, to its mean by calling it."""
+
+    published = Published(renamed=CTP)
 
     def __init__(self, config: R3DConfig) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from fedreel.core.state import PrivateStore
 from fedreel.errors import DataError, RunError
-from fedreel.models.classifier import load_torchvision
+from fedreel.models.pretrained import load_weights
 from fedreel.models.r3d import R3D
 from fedreel.runs.run import load
 from fedreel.tasks.vision.export import export
@@ -32,7 +32,7 @@ def test_the_file_makes_the_same_network_again(trained: Path, tmp_path: Path) ->
     loaded = load(trained)
     task = loaded.task
     again = R3D(task.backbone)  # type: ignore[attr-defined]
-    load_torchvision(again, tensors)
+    load_weights(again, tensors)
     clips = torch.rand(2, 3, 4, 16, 16, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         assert torch.equal(again.eval()(clips), loaded.model.backbone(clips))  # type: ignore[operator]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedreel.data.restricted_pickle import Call, Named, Refused, Stateful, evaluate
+from fedreel.data.pickled_arrays import NAMES, PickledArray, array_calls
+from fedreel.data.restricted_pickle import Refused, evaluate
 from fedreel.errors import DataError
 
 FILES = ("train", "test", "meta")
@@ -27,35 +27,15 @@ def read_cifar(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray, list[st
     names = _names(_table(folder / "meta"), folder / "meta")
     table, where = _table(folder / part), folder / part
     pixels, labels = table.get("data"), table.get("fine_labels")
-    if not isinstance(pixels, _Array) or pixels.values is None or not isinstance(labels, list):
-        raise _damaged(where, "no array `data` beside a list `fine_labels`")
-    images = pixels.values
+    images = pixels.values if isinstance(pixels, PickledArray) else None
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or not isinstance(labels, list):
+        raise _damaged(where, "no array `data` of bytes beside a list `fine_labels`")
     if images.shape != (len(labels), 3 * SIDE * SIDE):
         raise _damaged(where, f"{len(labels)} labels for an array of shape {images.shape}")
     if not all(type(label) is int and 0 <= label < len(names) for label in labels):
         raise _damaged(where, f"labels that are not 0 to {len(names) - 1}")
     images = images.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(images), np.array(labels, dtype=np.int64), names
-
-
-class _Byte(Stateful):
-    """numpy's uint8, the only type of these arrays; its state says nothing new."""
-
-    def fill(self, state: Any) -> None:
-        pass
-
-
-class _Array(Stateful):
-    """A numpy array: nothing until its state comes."""
-
-    values: np.ndarray | None = None
-
-    def fill(self, state: Any) -> None:
-        match state:
-            case (_, tuple(shape), _Byte(), bool(fortran), bytes(content)) if _fits(shape, len(content)):
-                self.values = np.frombuffer(content, np.uint8).reshape(shape, order="F" if fortran else "C")
-            case _:
-                raise Refused("an array whose shape, type and content do not fit")
 
 
 def _table(path: Path) -> dict[str, Any]:
@@ -68,7 +48,7 @@ def _table(path: Path) -> dict[str, Any]:
     if size > MAX_BYTES:
         raise _damaged(path, f"{size} bytes")
     try:
-        found = evaluate(BytesIO(content), _calls(len(content)), frozenset({"numpy.ndarray"}))
+        found = evaluate(BytesIO(content), array_calls(len(content)), NAMES)
     except Refused as error:
         raise _damaged(path, str(error)) from None
     if type(found) is not dict:
@@ -98,39 +78,3 @@ def _damaged(path: Path, found: str) -> DataError:
         found=found,
         hint="get it again, or give the images as CLASS/*.png",
     )
-
-
-def _calls(most: int) -> dict[str, Call]:
-    """The calls in these files; bytes that are made of texts never sum up to more than `most`, the file's own."""
-    left = most
-
-    def array(kind: Any, shape: Any, code: Any) -> _Array:
-        if kind != Named("numpy.ndarray") or code not in ("b", b"b"):
-            raise Refused("an array of another kind")
-        return _Array()
-
-    def dtype(code: Any, *_: Any) -> _Byte:
-        if code not in ("u1", b"u1"):
-            raise Refused("a call of 'numpy.dtype' with other arguments than expected")
-        return _Byte()
-
-    def encode(text: Any, encoding: Any) -> bytes:  # how Python 3 writes bytes for Python 2
-        nonlocal left
-        if not isinstance(text, str) or encoding != "latin1":
-            raise Refused("a text in another encoding")
-        left -= len(text)
-        if left < 0:
-            raise Refused("more bytes than the file has")
-        return text.encode("latin-1")
-
-    return {
-        "numpy.core.multiarray._reconstruct": array,
-        "numpy._core.multiarray._reconstruct": array,
-        "numpy.dtype": dtype,
-        "_codecs.encode": encode,
-        "__builtin__.bytes": lambda: b"",
-    }
-
-
-def _fits(shape: tuple[Any, ...], size: int) -> bool:
-    return len(shape) <= 32 and all(type(n) is int and 0 <= n <= size for n in shape) and math.prod(shape) == size
