@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from fedreel.config import DataConfig
 from fedreel.core.batchnorm import settling
 from fedreel.errors import RecipeError, RunError
 from fedreel.runs.run import load
 from fedreel.tasks.skeleton import analysis as skeletons
+from fedreel.tasks.skeleton.task import SkeletonRecognition
 from support.moves import BACKBONE, make_sets, train
 
 
@@ -133,6 +135,19 @@ def test_topologies_are_compared_by_the_correlation_of_their_entries(run: Path) 
             one, other = one - one.mean(), other - other.mean()
             expected = float(one @ other / (one.norm() * other.norm()))
             assert found[f"{letter} alike, {when}"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_of_each_part_of_a_set_so_many_are_taken(sets: Path) -> None:
+    source = DataConfig(source=str(sets))
+    all_of, some = (
+        SkeletonRecognition(joints="kinect-v1", classes=3, length=12, bodies=1, most=most).population(source, 0)
+        for most in (0, 3)
+    )
+    for client in ("left", "right"):
+        for whole, part in zip(*((p.data(client).train, p.data(client).test) for p in (all_of, some))):
+            taken = {x.numpy().tobytes() for x in part.tensors[0]}  # type: ignore[attr-defined]
+            assert len(taken) == len(part) == 3 < len(whole)
+            assert taken <= {x.numpy().tobytes() for x in whole.tensors[0]}  # type: ignore[attr-defined]
 
 
 def test_some_sets_take_part_and_others_do_not(sets: Path, tmp_path: Path) -> None:
