@@ -58,8 +58,8 @@ def evaluate(
     """What the program at the file's place leaves on its stack.
 
     `calls` are functions of ours that stand for Python's; `names` may be named but not called; `reference` gives what
-    lies elsewhere in the file. Anything else is refused, and more than `most` instructions (0: MOST). No value is larger
-    than the file, save by what `calls` make.
+    lies elsewhere in the file. Anything else is refused, and more than `most` instructions (0: MOST). No value is
+    larger than the file, save by what `calls` make.
     """
     try:
         return _evaluate(file, calls, names, reference, most or MOST)
