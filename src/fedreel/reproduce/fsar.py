@@ -139,7 +139,7 @@ def _rows(*names: str) -> tuple[Row, ...]:
 
 
 SCALES = {
-    "smoke": Scale("fsar", (0,), {"round.rounds": 2, "data.size": "tiny", "task.most": 24}),
+    "smoke": Scale("fsar", (0,), {"round.rounds": 2, "data.size": "tiny", "task.most": 16}),
     "small": Scale("fsar", (0, 1, 2), given={"round.rounds": 10, "round.evaluate_every": 2}),  # an hour on 2 cores
     "medium": Scale(  # the paper's quarter width and rounds
         "fsar",
