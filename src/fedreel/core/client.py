@@ -19,7 +19,7 @@ from fedreel.core.capture import Recorder
 from fedreel.core.exchange import Door, Ledger, Policy, check_kinds
 from fedreel.core.method import Method
 from fedreel.core.optim import Optimizer, make_optimizer
-from fedreel.core.state import PrivateStore, State
+from fedreel.core.state import PrivateStore, State, TrainedModels
 from fedreel.core.task import EVERYONE, ClientData, Population, Task
 from fedreel.core.terms import Adjust, Term
 from fedreel.core.training import Fitted, Pause, check_finite, fit, learning_rate
@@ -184,6 +184,7 @@ class Worker:
         self.generator = torch.Generator()
         self.recorder = Recorder() if device.type == "cuda" and config.cuda_graph else None
         self.pause: Pause | None = None
+        self.trained: TrainedModels | None = None  # where models are kept to look at afterwards, if they are
         self.started = 0.0
         self._optimizers: dict[tuple[str, ...], Optimizer] = {}
         self._declared = {**method.sends, **task.sends}
@@ -207,7 +208,7 @@ class Worker:
             ledger=self.door.ledger,
             policy=self.door.policy,
         )
-        other._resident = self._resident
+        other._resident, other.trained = self._resident, self.trained
         return other
 
     def leaves(self) -> dict[str, str]:
@@ -287,6 +288,8 @@ class Worker:
         if len(self.private.tensors):
             client.state.keep(_MODEL, weights.take(self.private))
         self._keep(client, order)
+        if self.trained is not None:
+            self.trained.keep(order.client, order.round, weights)
         return self.door.release_update(order, travelling, client.numbers, client.tensors, self._declared)
 
     # behind it

@@ -14,7 +14,7 @@ from fedreel.core.client import Worker
 from fedreel.core.exchange import Ledger, Policy
 from fedreel.core.method import Method
 from fedreel.core.server_training import ServerTraining
-from fedreel.core.state import PrivateStore
+from fedreel.core.state import TRAINED, PrivateStore, TrainedModels
 from fedreel.core.task import Examples, Population, Task
 from fedreel.errors import RecipeError
 from fedreel.registry import METHODS, TASKS
@@ -38,11 +38,17 @@ class Job:
     def population(self) -> Population:
         return self.task.population(self.recipe.data, self.recipe.data.seed)
 
-    def worker(self) -> Worker:
-        """A worker for all clients whose data lie here, with its state and ledger in the run directory."""
+    def worker(self, keep_trained: bool = False) -> Worker:
+        """A worker for all clients whose data lie here, with its state and ledger in the run directory, and if wanted
+        with the clients' models as they trained them in the first and in the last round."""
+        if not isinstance(keep_trained, bool):
+            raise RecipeError("this is true or false", where="[engine] keep_trained", found=repr(keep_trained))
         policy = Policy.read(Path(self.recipe.policy)) if self.recipe.policy else Policy()
         store, ledger = PrivateStore(self.out / "clients"), Ledger(self.out / "ledger.jsonl")
-        return make_worker(self, self.population(), store, ledger, policy)
+        worker = make_worker(self, self.population(), store, ledger, policy)
+        if keep_trained:
+            worker.trained = TrainedModels(self.out / TRAINED, (1, self.recipe.round.rounds))
+        return worker
 
 
 def make_worker(job: Job, population: Population, store: PrivateStore, ledger: Ledger, policy: Policy) -> Worker:

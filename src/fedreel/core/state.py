@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
@@ -20,6 +20,7 @@ from fedreel.errors import RunError
 from fedreel.machine.files import file_name, sync_path
 
 Key = tuple[int, int]
+TRAINED = "trained"  # the folder of a run for models as clients trained them
 _KEEP_ROUNDS = 2  # generations this many rounds back stay, so that a server may fall back to an older checkpoint
 
 
@@ -126,6 +127,37 @@ class PrivateStore:
 
     def _file(self, client: str, key: Key) -> Path:
         return self.folder / file_name(client) / f"{key[0]:06d}-{key[1]:06d}.safetensors"
+
+
+class TrainedModels:
+    """Clients' whole models as they came out of training, private tensors and all, of some rounds: to look at
+    afterwards, where the clients work. Nobody trains on with them."""
+
+    def __init__(self, folder: Path, rounds: Sequence[int] = ()) -> None:
+        self.folder, self.rounds = folder, rounds
+
+    def keep(self, client: str, round: int, weights: Weights) -> None:
+        """Write a model, if it is one of these rounds'; a repeated order writes the same again."""
+        if round not in self.rounds:
+            return
+        path = self._file(client, round)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temp = path.with_suffix(".tmp")
+        save_file({n: t.detach().cpu().contiguous() for n, t in weights.items()}, temp)
+        os.replace(temp, path)
+
+    def read(self, client: str, round: int) -> dict[str, Tensor]:
+        path = self._file(client, round)
+        if not path.is_file():
+            raise RunError(
+                f"the model that client '{client}' trained in round {round} was not kept",
+                where=str(path),
+                hint="run it with --set engine.keep_trained=true, which keeps those of the first and the last round",
+            )
+        return _read(path).tensors
+
+    def _file(self, client: str, round: int) -> Path:
+        return self.folder / f"round-{round:04d}" / f"{file_name(client)}.safetensors"
 
 
 def _read(path: Path) -> State:

@@ -53,29 +53,33 @@ def evaluate(
     calls: Mapping[str, Call],
     names: frozenset[str] = frozenset(),
     reference: Call | None = None,
+    most: int = 0,
 ) -> Any:
     """What the program at the file's place leaves on its stack.
 
     `calls` are functions of ours that stand for Python's; `names` may be named but not called; `reference` gives what
-    lies elsewhere in the file. Anything else is refused. No value is larger than the file, save by what `calls` make.
+    lies elsewhere in the file. Anything else is refused, and more than `most` instructions (0: MOST). No value is
+    larger than the file, save by what `calls` make.
     """
     try:
-        return _evaluate(file, calls, names, reference)
+        return _evaluate(file, calls, names, reference, most or MOST)
     except Refused:
         raise
     except (ValueError, LookupError, TypeError) as error:
         raise Refused(str(error)[:200] or type(error).__name__) from None
 
 
-def _evaluate(file: BytesIO, calls: Mapping[str, Call], names: frozenset[str], reference: Call | None) -> Any:
+def _evaluate(
+    file: BytesIO, calls: Mapping[str, Call], names: frozenset[str], reference: Call | None, most: int
+) -> Any:
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}
     for count, (op, arg, _) in enumerate(pickletools.genops(file)):
         if op.name == "STOP":
             return stack.pop()
-        if count > MOST:
-            raise Refused(f"more than {MOST} instructions")
+        if count > most:
+            raise Refused(f"more than {most} instructions")
         if op.name in _GIVEN:
             stack.append(arg)
         elif op.name in ("BINSTRING", "SHORT_BINSTRING"):  # Python 2's str; `arg` is its text

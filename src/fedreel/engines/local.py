@@ -29,8 +29,8 @@ class LocalEngine:
         self._queue: deque[Order] = deque()
 
     @classmethod
-    def begin(cls, job: Job) -> LocalEngine:
-        return cls(job.worker())
+    def begin(cls, job: Job, keep_trained: bool = False) -> LocalEngine:
+        return cls(job.worker(keep_trained))
 
     def describe(self) -> dict[str, Any]:
         return self.worker.population.describe()

@@ -30,7 +30,7 @@ class StreamsEngine(LocalEngine):
         self._lanes = deque(_Lane(w) for w in (worker, *(worker.another() for _ in range(at_once - 1))))
 
     @classmethod
-    def begin(cls, job: Job, at_once: int = 4) -> StreamsEngine:
+    def begin(cls, job: Job, keep_trained: bool = False, at_once: int = 4) -> StreamsEngine:
         if not isinstance(at_once, int) or not 1 <= at_once <= MOST:
             raise RecipeError(
                 "at_once says how many clients are worked for at once",
@@ -38,7 +38,7 @@ class StreamsEngine(LocalEngine):
                 expected=f"1 to {MOST}",
                 found=repr(at_once),
             )
-        return cls(job.worker(), at_once)
+        return cls(job.worker(keep_trained), at_once)
 
     def next(self) -> Result | None:
         self._hand_out()

@@ -65,6 +65,7 @@ NETWORKS: dict[str, Mapping[str, Any]] = {  # quarter widths
     "MST-GCN": {"task.backbone": {"name": "mstgcn", "width": 28, "features": 112, "topology": "learnable"}},
     "MS-G3D": {"task.backbone": {"name": "msg3d", "width": 24, "features": 96, "topology": "learnable"}},
 }
+KEEP: Mapping[str, Any] = {"engine.keep_trained": True}  # clients' models of the first and the last round
 RATES = {"train.lr": (0.01, 0.03, 0.1)}  # of all rows, each by the same rule
 AVERAGING: dict[str, Mapping[str, Any]] = {
     "plain": {"method.lambda_": 0.0, "method.tau": 1.0, "method.mu": 0.0},
@@ -96,7 +97,7 @@ def _table1() -> tuple[Row, ...]:
 
 
 def _table2(data: Path | None) -> tuple[Row, ...]:
-    names = [owner_name(i) for i in range(len(OWNERS))] if data is None else [set_name(p) for p in find_sets(data)]
+    names = _names(data)
     return tuple(
         Row(method, {**METHODS[method], "task.leave_out": name}, {"unseen": name}, grid=RATES)
         for name in names
@@ -118,12 +119,27 @@ def _table3() -> tuple[Row, ...]:
     )
 
 
+def _fig9(data: Path | None) -> tuple[Row, ...]:
+    """All sets together, and two pairs: like the paper's, of the first set with the last and with the third."""
+    names, rows = _names(data), []
+    pairs = [(names[0], names[i]) for i in (-1, 2) if len(names) > 3]
+    for sets in [(), *pairs]:
+        chosen: Mapping[str, Any] = {"task.sets": list(sets)} if sets else {}
+        setting = {"sets": " + ".join(sets) or "all"} if pairs else {}
+        rows += [Row(f"{b} blocks", {"method.blocks": b, **chosen}, setting, grid=RATES) for b in range(4)]
+    return tuple(rows)
+
+
+def _names(data: Path | None) -> list[str]:
+    return [owner_name(i) for i in range(len(OWNERS))] if data is None else [set_name(p) for p in find_sets(data)]
+
+
 def _rows(*names: str) -> tuple[Row, ...]:
     return tuple(Row(name, METHODS[name], grid=RATES) for name in names)
 
 
 SCALES = {
-    "smoke": Scale("fsar", (0,), {"round.rounds": 2}),
+    "smoke": Scale("fsar", (0,), {"round.rounds": 2, "data.size": "tiny", "task.most": 16}),
     "small": Scale("fsar", (0, 1, 2), given={"round.rounds": 10, "round.evaluate_every": 2}),  # an hour on 2 cores
     "medium": Scale(  # the paper's quarter width and rounds
         "fsar",
@@ -147,7 +163,7 @@ COMMON: Mapping[str, Any] = {
     "scales": SCALES,
     "factor": 100.0,
     "adapt": adapt,
-    "plain": ("alpha/*", "beta/*", "gamma/*", "cka*", "sharpness*"),
+    "plain": ("alpha/*", "beta/*", "gamma/*", "cka*", "sharpness*", "I alike*", "U alike*"),
 }
 NOTES = (
     "top-1 in percent: the server's model with each client's own classifier, topology and batch-norm statistics",
@@ -210,9 +226,8 @@ TABLES = {
     "table4": Table(
         rows=_rows("FSAR"),
         metrics=("alpha/*", "beta/*", "gamma/*"),
-        derive=(skeletons.coefficients, skeletons.heat_maps),
+        derive=(skeletons.coefficients,),
         notes=(
-            "heat maps of I and of every client's U are in the topology.html of each cell",
             "paper, PKU II / NTU60 / NTU120 / UESTC: alpha .77 / 1.10 / .91 / .85, gamma 1.27 / .85 / 1.07 / 1.11;"
             " beta with PKU I first: .95 / 1.01 / .90 / .67 / .86",
         ),
@@ -222,7 +237,23 @@ TABLES = {
         rows=_rows("each set alone", "vanilla", "FSAR"),
         metrics=("cka1", "cka2", "cka3"),
         derive=(skeletons.likeness,),
-        notes=("linear CKA between clients' models after each of the three blocks, for the same input",),
+        settings=KEEP,
+        notes=(
+            "linear CKA between the models that clients trained in the last round, before they were averaged, after"
+            " each of the three blocks, for the same input",
+        ),
+        **COMMON,
+    ),
+    "fig8": Table(
+        rows=_rows("FSAR"),
+        metrics=("I alike, *", "U alike, *"),
+        derive=(skeletons.heat_maps,),
+        settings=KEEP,
+        notes=(
+            "the correlation of clients' topologies after training in the first and in the last round, mean over pairs;"
+            " I is averaged after every round, U never",
+            "the topologies themselves are in the topology.html of each cell",
+        ),
         **COMMON,
     ),
     "fig2": Table(
@@ -246,7 +277,7 @@ TABLES = {
         **COMMON,
     ),
     "fig9": Table(
-        rows=tuple(Row(f"{b} blocks", {"method.blocks": b}, grid=RATES) for b in range(4)),
+        rows=_fig9,
         metrics=PER_CLIENT,
         derive=(skeletons.accuracies,),
         notes=(*NOTES, "how many of the server's blocks the deepest stream passes; the paper shows two pairs of sets"),

@@ -24,7 +24,7 @@ from fedreel.core.federation import Federation
 from fedreel.core.job import Job, check_fit, make_method, make_server_training, make_task, resolved
 from fedreel.core.method import Method
 from fedreel.core.server import GLOBAL, ServerState, Watcher
-from fedreel.core.state import PrivateStore
+from fedreel.core.state import TRAINED, PrivateStore, TrainedModels
 from fedreel.core.task import Task
 from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.device import pick_device
@@ -106,9 +106,10 @@ class Loaded:
     card: dict[str, Any]
 
 
-def load(path: Path | str, *, model: str = GLOBAL, client: str = "", device: str = "cpu") -> Loaded:
+def load(path: Path | str, *, model: str = GLOBAL, client: str = "", trained: int = 0, device: str = "cpu") -> Loaded:
     """The model of a run (or of its folder `model/`). Tensors that never left their clients are as initialised, unless
-    a `client` of the run is named whose private part lies in the run's folder: then they are this client's."""
+    a `client` of the run is named whose private part lies in the run's folder: then they are this client's. With a
+    round as `trained`, all are this client's, as it had trained them in that round, if that was kept."""
     folder = Path(path) / "model" if (Path(path) / "model").is_dir() else Path(path)
     try:
         card = json.loads((folder / "card.json").read_text())
@@ -121,7 +122,8 @@ def load(path: Path | str, *, model: str = GLOBAL, client: str = "", device: str
             torch.manual_seed(recipe.seed)
             net = task.model().to(device)
         net.load_state_dict(tensors, strict=False)
-        private = _private(Path(path), client, card["private"]) if client else {}
+        private = _private(Path(path), client, card["private"]) if client and not trained else {}
+        private |= TrainedModels(Path(path) / TRAINED).read(client, trained) if trained else {}
         net.load_state_dict(private, strict=False)
         own = {*net.state_dict()}
         extra, lost = sorted({*tensors} - own), sorted({*card["travelling"]} - {*tensors})

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fedreel.errors import DataError
-from fedreel.tasks.moments.annotations import LISTED, Query, Repairs, read_annotations
+from fedreel.tasks.moments.annotations import LISTED, Query, Repairs, corpus, read_annotations
+from fedreel.tasks.moments.formats import ACTIVITYNET, CHARADES
 from support import moment_files as make
 
 WHOLE = Repairs()
@@ -94,6 +95,21 @@ def test_activitynet_captions_come_back_with_activities(tmp_path: Path) -> None:
     assert {q.group for q in read_annotations(path)[0]} == {""}
     as_json(tmp_path / "activity_net.v1-3.json", labels)  # beside the captions it is found
     assert read_annotations(path) == read_annotations(tmp_path) == (expected, WHOLE)
+
+
+def test_public_sets_are_known_by_their_files(tmp_path: Path) -> None:
+    for name, write, known in (
+        ("charades", lambda folder: (folder / "charades_sta_test.txt").write_text("A 1 2##x.\n"), CHARADES),
+        ("own", lambda folder: (folder / "annotations.txt").write_text("A 1 2##x.\n"), ""),
+        ("activitynet", lambda folder: as_json(folder / "train.json", CAPTIONS), ACTIVITYNET),
+        ("tacos", lambda folder: as_json(folder / "test.json", TACOS), ""),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        write(folder)
+        assert corpus(folder) == known
+    (tmp_path / "activitynet" / "charades_sta_test.txt").write_text("A 1 2##x.\n")
+    assert corpus(tmp_path / "activitynet") == ""  # of both
 
 
 def test_a_file_of_activities_without_a_database_is_refused(tmp_path: Path) -> None:

@@ -71,6 +71,36 @@ def test_padded_words_change_nothing(form: str, encoder: str) -> None:
 
 
 @every_form
+@pytest.mark.parametrize("encoder", ["conv", "none"])
+def test_without_a_prior_a_sentence_alone_speaks_for_no_place(form: str, encoder: str) -> None:
+    """The same picture all along: every position and every span of it is as good as any other."""
+    still = normal(3, 1, D).expand(3, T, D)
+    for prior in (True, False):
+        model = small(form, encoder=encoder, prior=prior)
+        located = model(still, batch()[1])
+        said = [located.scores, located.distances] if form == "anchor-free" else [located.scores]
+        said += [located.start, located.end] if form == "pointer" else []
+        said += [located.spans] if form == "proposal" else []
+        same = [torch.allclose(t, t[:, :1].expand_as(t), atol=1e-12) for t in said]
+        assert same == [not prior] * len(said)
+        assert (model.backbone.positions is None) == (not prior)
+
+
+def test_without_a_prior_a_pointer_moves_with_the_video() -> None:
+    model = small("pointer", encoder="none", prior=False)
+    video, words, _, _ = batch()
+    order = torch.randperm(T, generator=torch.Generator().manual_seed(3))
+    before, after = model(video, words), model(video[:, order], words)
+    torch.testing.assert_close(before.start[:, order], after.start)
+    torch.testing.assert_close(before.end[:, order], after.end)
+
+
+def test_an_lstm_cannot_go_without_a_prior() -> None:
+    with pytest.raises(RecipeError, match="knows where in the video it is"):
+        small(encoder="lstm", prior=False)
+
+
+@every_form
 @every_encoder
 def test_a_sentence_without_words_gives_numbers_and_gradients(form: str, encoder: str) -> None:
     model = small(form, encoder=encoder)

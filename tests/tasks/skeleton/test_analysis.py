@@ -10,9 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from fedreel.config import DataConfig
 from fedreel.core.batchnorm import settling
+from fedreel.errors import RecipeError, RunError
 from fedreel.runs.run import load
 from fedreel.tasks.skeleton import analysis as skeletons
+from fedreel.tasks.skeleton.task import SkeletonRecognition
 from support.moves import BACKBONE, make_sets, train
 
 
@@ -28,6 +31,7 @@ def run(sets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         sets,
         backbone=BACKBONE | {"topology": "learnable"},
         rounds={"rounds": 3},
+        settings={"engine": {"name": "local", "keep_trained": True}},
     )
 
 
@@ -91,10 +95,72 @@ def test_likeness_of_a_client_with_itself_is_1(run: Path, monkeypatch: pytest.Mo
     assert all(v == pytest.approx(1) for v in skeletons.likeness(run).values())
 
 
+def test_clients_models_are_kept_as_they_trained_them(run: Path) -> None:
+    one, other = (load(run, client=c, trained=3).model.state_dict() for c in ("left", "right"))
+    shared, own = "backbone.topologies.0.inflected", "backbone.topologies.0.unique"
+    assert not torch.equal(one[shared], other[shared])  # not averaged yet
+    for client, kept in (("left", one), ("right", other)):
+        assert torch.equal(kept[own], load(run, client=client).model.state_dict()[own])  # that stays as it is
+    first = load(run, client="left", trained=1).model.state_dict()
+    assert not torch.equal(first[own], one[own])
+    assert {p.name for p in (run / "trained").iterdir()} == {"round-0001", "round-0003"}
+
+
+def test_the_mean_of_kept_models_is_the_servers(sets: Path, tmp_path: Path) -> None:
+    keep = {"engine": {"name": "local", "keep_trained": True}}
+    out = train(tmp_path / "run", sets, "fedavg", settings=keep)
+    kept = [load(out, client=c, trained=2).model.state_dict() for c in ("left", "right")]
+    sizes = [len(skeletons.opened(out)[1].data(c).train) for c in ("left", "right")]
+    name = "backbone.topologies.0.inflected"
+    mean = (sizes[0] * kept[0][name] + sizes[1] * kept[1][name]) / sum(sizes)
+    torch.testing.assert_close(load(out).model.state_dict()[name], mean)
+
+
+def test_models_that_were_not_kept_cannot_be_looked_at(sets: Path, tmp_path: Path) -> None:
+    out = train(tmp_path / "run", sets)
+    assert not (out / "trained").exists()
+    with pytest.raises(RunError, match="keep_trained"):
+        skeletons.likeness(out)
+
+
+def test_topologies_are_compared_by_the_correlation_of_their_entries(run: Path) -> None:
+    found = skeletons.heat_maps(run)
+    assert set(found) == {f"{letter} alike, {when}" for letter in "IU" for when in ("first", "last")}
+    for number, when in ((1, "first"), (3, "last")):
+        for letter, kind in (("I", "inflected"), ("U", "unique")):
+            one, other = (
+                load(run, client=c, trained=number).model.state_dict()[f"backbone.topologies.0.{kind}"].flatten()
+                for c in ("left", "right")
+            )
+            one, other = one - one.mean(), other - other.mean()
+            expected = float(one @ other / (one.norm() * other.norm()))
+            assert found[f"{letter} alike, {when}"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_of_each_part_of_a_set_so_many_are_taken(sets: Path) -> None:
+    source = DataConfig(source=str(sets))
+    all_of, some = (
+        SkeletonRecognition(joints="kinect-v1", classes=3, length=12, bodies=1, most=most).population(source, 0)
+        for most in (0, 3)
+    )
+    for client in ("left", "right"):
+        for whole, part in zip(*((p.data(client).train, p.data(client).test) for p in (all_of, some))):
+            taken = {x.numpy().tobytes() for x in part.tensors[0]}  # type: ignore[attr-defined]
+            assert len(taken) == len(part) == 3 < len(whole)
+            assert taken <= {x.numpy().tobytes() for x in whole.tensors[0]}  # type: ignore[attr-defined]
+
+
+def test_some_sets_take_part_and_others_do_not(sets: Path, tmp_path: Path) -> None:
+    out = train(tmp_path / "run", sets, sets=["right"])
+    assert skeletons.opened(out)[1].clients == ("right",)
+    with pytest.raises(RecipeError, match="there is no set 'wrong'"):
+        train(tmp_path / "other", sets, sets=["wrong"])
+
+
 def test_pages_of_topologies_and_landscapes_are_written(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert skeletons.heat_maps(run) == {}
+    skeletons.heat_maps(run)
     page = (run / "topology.html").read_text()
-    for words in ("I, which all share", "U of left", "U of right", "shoulder_center"):
+    for words in ("I of left, round 1", "I of right, round 3", "U of left, round 3", "U of right", "shoulder_center"):
         assert words in page
     monkeypatch.setattr(skeletons, "POINTS", 5)
     found = skeletons.flatness(run)

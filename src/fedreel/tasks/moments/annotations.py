@@ -12,6 +12,7 @@ from fedreel.tasks.moments.formats import (
     Fault,
     Span,
     bare,
+    corpus_of,
     kind_of,
     read_labels,
     read_tables,
@@ -81,6 +82,12 @@ def read_annotations(
         queries += own
         total += reader.repairs
     return queries, total
+
+
+def corpus(path: Path) -> str:
+    """The public set that the annotations at a place are of, all of them; '' for any other, or a mixture."""
+    found = {corpus_of(file) for file, _ in _files(path)[0]}
+    return found.pop() if len(found) == 1 else ""
 
 
 class _Reader:

@@ -16,6 +16,8 @@ from fedreel.errors import DataError
 TABLES = ("videos.csv", "Charades_v1_*.csv")  # what lies beside annotations and tells of their videos
 HEAD = 1 << 16  # bytes that tell what a file is; a folder may also hold text files that are very large
 
+CHARADES, ACTIVITYNET = "Charades-STA", "ActivityNet Captions"
+
 Json = Any
 
 
@@ -48,17 +50,23 @@ class About(NamedTuple):
 
 def kind_of(path: Path) -> str:
     """`lines`, `captions`, `windows` (moments in three forms), `labels` (of activities), or '' for any other file."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(HEAD).replace(b" ", b"")
-    except OSError as error:
-        raise DataError("this file cannot be read", where=str(path), found=str(error)) from error
+    head = _head(path)
     marks = {
         ".txt": {b"##": "lines"},
         ".json": {b'"database":': "labels", b'"taxonomy":': "labels", b'"timestamps":': "captions"},
         ".jsonl": {b'"relevant_windows":': "windows"},
     }.get(path.suffix.lower(), {})
     return next((kind for mark, kind in marks.items() if mark in head), "")
+
+
+def corpus_of(path: Path) -> str:
+    """The public set that a file of annotations belongs to, CHARADES or ACTIVITYNET; '' for any other. Captions of
+    TACoS tell no duration; lines like those of Charades-STA may be anyone's, and are known by the file's name."""
+    kind = kind_of(path)
+    if kind == "lines" and "charades" in path.stem.lower():
+        return CHARADES
+    head = _head(path) if kind == "captions" else b""
+    return ACTIVITYNET if b'"v_' in head and b'"duration":' in head else ""
 
 
 def spans(path: Path, kind: str) -> Iterator[Span | Fault]:
@@ -222,6 +230,15 @@ def _length(value: Json) -> float:
     """Seconds above 0, or 0 for unknown."""
     number = _number(value)
     return number if number > 0 else 0.0
+
+
+def _head(path: Path) -> bytes:
+    """How a file begins, without blanks."""
+    try:
+        with path.open("rb") as file:
+            return file.read(HEAD).replace(b" ", b"")
+    except OSError as error:
+        raise DataError("this file cannot be read", where=str(path), found=str(error)) from error
 
 
 def _lines(path: Path) -> list[str]:

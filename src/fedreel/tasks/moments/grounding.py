@@ -35,8 +35,10 @@ class Grounder(nn.Module):
     and no part of the state: every client has the same. Without, vectors are learned. `encoder="none"` reads sentences
     by convolutions too, but positions of a video by themselves: less to learn where there are few videos.
     `standardise` brings the features of each position to mean 0 and deviation 1. `use_video=False` is the control
-    that knows only the sentence. Spans longer than `max_share` of the video are never the answer; `answer` says which
-    of the others is, see `decode`.
+    that knows only the sentence. `prior=False` takes all away by which a sentence could speak for a place without a
+    look at the video: positions, borders, and the prior over spans of the form `proposal`. A video that is the same all
+    along then gets the same scores all along. An LSTM counts positions by itself, so it cannot go without. Spans longer
+    than `max_share` of the video are never the answer; `answer` says which of the others is, see `decode`.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Grounder(nn.Module):
         max_share: float = 1.0,
         answer: Literal["likeliest", "overlap"] = "likeliest",
         standardise: bool = False,
+        prior: bool = True,
     ) -> None:
         super().__init__()
         for what, name, known in (("encoder", encoder, ("conv", "lstm", "none")), ("form", form, HEADS)):
@@ -62,10 +65,16 @@ class Grounder(nn.Module):
         if width % 2 or not 0 < max_share <= 1:
             expected = "an even width, a share above 0 and at most 1"
             raise RecipeError("this is no moment model", expected=expected, found=f"{width}, {max_share}")
+        if encoder == "lstm" and not prior:
+            raise RecipeError(
+                "an LSTM knows where in the video it is, so the sentence's prior cannot be switched off",
+                where="[task] prior",
+                expected="encoder = 'conv' or 'none'",
+            )
         self.max_share, self.answer = max_share, answer
         sentence = Sentence(_vectors(n_words, word_width, word_vectors), word_width, width, dropout, encoder)
-        self.backbone = Backbone(video_width, length, sentence, width, dropout, encoder, use_video, standardise)
-        self.head = HEADS[form](width, length, dropout, max_share)
+        self.backbone = Backbone(video_width, length, sentence, width, dropout, encoder, use_video, standardise, prior)
+        self.head = HEADS[form](width, length, dropout, max_share, prior)
 
     def forward(self, video: Tensor, words: Tensor) -> Located:
         """Features (B, T, video_width) and word indices (B, L) to what the head found."""
@@ -90,16 +99,17 @@ class Backbone(nn.Module):
         encoder: str,
         use_video: bool,
         standardise: bool,
+        prior: bool,
     ) -> None:
         super().__init__()
         self.shape, self.use_video, self.standardise = (length, video_width), use_video, standardise
         self.project = nn.Linear(video_width, width)
-        self.positions = nn.Parameter(0.02 * torch.randn(length, width))
-        self.video = _over_video(encoder, width, dropout)
+        self.positions = nn.Parameter(0.02 * torch.randn(length, width)) if prior else None
+        self.video = _over_video(encoder, width, dropout, prior)
         self.sentence = sentence
         self.similar = nn.Linear(width, width, bias=False)
         self.fuse = nn.Linear(4 * width, width)
-        self.fused = _over_video(encoder, width, dropout)
+        self.fused = _over_video(encoder, width, dropout, prior)
         self.dropout = nn.Dropout(dropout)
         encoders = ("project", "positions", "video", "sentence")
         self.model_parts = {name: "encoder" for name in encoders if any(n.startswith(name) for n in self.state_dict())}
@@ -112,7 +122,8 @@ class Backbone(nn.Module):
             video = torch.zeros_like(video)
         if self.standardise:
             video = F.layer_norm(video, video.shape[-1:])
-        v = self.video(self.dropout(self.project(video).relu()) + self.positions)
+        v = self.dropout(self.project(video).relu())
+        v = self.video(v if self.positions is None else v + self.positions)
         h, q, real = self.sentence(words)
         logits = v @ self.similar(h).transpose(-2, -1) / math.sqrt(v.shape[-1])
         context = _hide(logits, real.unsqueeze(-2)).softmax(-1) @ h
@@ -152,7 +163,7 @@ class FixedWords(nn.Module):
 
 
 class Convolutions(nn.Module):
-    """Two residual convolutions; padding is 0 for each, as what lies beyond the ends."""
+    """Two residual convolutions; padding is 0 for each."""
 
     def __init__(self, enter: nn.Module, first: nn.Module, second: nn.Module, width: int, dropout: float) -> None:
         super().__init__()
@@ -170,15 +181,17 @@ class Convolutions(nn.Module):
 
 class Separable(nn.Module):
     """A kernel for each channel, then a matrix over channels. For a video's many positions this is four times as fast
-    as a kernel for every pair of channels; and sums of shifted products beat conv1d, whose layout differs."""
+    as a kernel for every pair of channels; and sums of shifted products beat conv1d, whose layout differs. Beyond the
+    ends is 0 or, without a `border`, what lies there."""
 
-    def __init__(self, width: int, kernel: int) -> None:
+    def __init__(self, width: int, kernel: int, border: bool) -> None:
         super().__init__()
+        self.border = border
         self.along = nn.Parameter(torch.empty(kernel, width).uniform_(-(kernel**-0.5), kernel**-0.5))
         self.across = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        moved = _neighbours(x, len(self.along))
+        moved = _neighbours(x, len(self.along), self.border)
         y: Tensor = self.across(sum(m * weight for m, weight in zip(moved, self.along)))
         return y
 
@@ -208,12 +221,13 @@ class TwoWay(nn.Module):
         return self.dropout(self.lstm(x, real)[..., : self.width])
 
 
-def _over_video(encoder: str, width: int, dropout: float) -> nn.Module:
+def _over_video(encoder: str, width: int, dropout: float, border: bool) -> nn.Module:
     if encoder == "lstm":
         return TwoWay(width, width, dropout)
     if encoder == "none":
         return nn.Identity()
-    return Convolutions(nn.Identity(), Separable(width, KERNEL), Separable(width, KERNEL), width, dropout)
+    first, second = Separable(width, KERNEL, border), Separable(width, KERNEL, border)
+    return Convolutions(nn.Identity(), first, second, width, dropout)
 
 
 def _over_words(encoder: str, word_width: int, width: int, dropout: float) -> nn.Module:
@@ -223,9 +237,14 @@ def _over_words(encoder: str, word_width: int, width: int, dropout: float) -> nn
     return Convolutions(enter, Dense(width, WORD_KERNEL), Dense(width, WORD_KERNEL), width, dropout)
 
 
-def _neighbours(x: Tensor, kernel: int) -> list[Tensor]:
-    """For (..., N, width), the tensors that hold at each position what lies -kernel // 2 to kernel // 2 from it."""
-    padded = F.pad(x, (0, 0, kernel // 2, kernel // 2))
+def _neighbours(x: Tensor, kernel: int, border: bool = True) -> list[Tensor]:
+    """For (..., N, width), the tensors that hold at each position what lies -kernel // 2 to kernel // 2 from it: beyond
+    the ends 0 or, without a `border`, what lies at the ends."""
+    if border:
+        padded = F.pad(x, (0, 0, kernel // 2, kernel // 2))
+    else:
+        first, last = (end.expand(*x.shape[:-2], kernel // 2, -1) for end in (x[..., :1, :], x[..., -1:, :]))
+        padded = torch.cat([first, x, last], dim=-2)
     return [padded[..., i : i + x.shape[-2], :] for i in range(kernel)]
 
 

@@ -130,7 +130,7 @@ class Trunk(nn.Module):
 class PointerHead(nn.Module):
     """A score, a start logit and an end logit for each position."""
 
-    def __init__(self, width: int, length: int, dropout: float, max_share: float) -> None:
+    def __init__(self, width: int, length: int, dropout: float, max_share: float, prior: bool) -> None:
         super().__init__()
         self.trunk, self.out = Trunk(width, dropout), nn.Linear(width, 3)
 
@@ -142,7 +142,7 @@ class PointerHead(nn.Module):
 class AnchorFreeHead(nn.Module):
     """A score and two distances for each position."""
 
-    def __init__(self, width: int, length: int, dropout: float, max_share: float) -> None:
+    def __init__(self, width: int, length: int, dropout: float, max_share: float, prior: bool) -> None:
         super().__init__()
         self.trunk, self.out = Trunk(width, dropout), nn.Linear(width, 3)
         with torch.no_grad():
@@ -157,18 +157,20 @@ class AnchorFreeHead(nn.Module):
 
 
 class ProposalHead(nn.Module):
-    """prior(sentence)[span] + match(sentence; means of the span, of what lies before it, of what comes after)."""
+    """prior(sentence)[span] + match(sentence; means of the span, of what lies before it, of what comes after). Without
+    a prior, the ends of the video stand for what lies beyond them: a span is not known by its place."""
 
-    def __init__(self, width: int, length: int, dropout: float, max_share: float) -> None:
+    def __init__(self, width: int, length: int, dropout: float, max_share: float, prior: bool) -> None:
         super().__init__()
         self.spans: Tensor
         self.means: Tensor
         self.register_buffer("spans", candidates(length, max_share), persistent=False)
-        self.register_buffer("means", _means(self.spans, length), persistent=False)
+        self.register_buffer("means", _means(self.spans, length, border=prior), persistent=False)
         self.trunk, self.score = Trunk(width, dropout), nn.Linear(width, 1)
         self.parts, self.sentence = nn.Linear(width, 3 * width), nn.Linear(width, width, bias=False)
         self.match = nn.Linear(width, 1, bias=False)
-        self.prior_hidden, self.prior = nn.Linear(width, width), nn.Linear(width, len(self.spans))
+        self.prior_hidden = nn.Linear(width, width) if prior else None
+        self.prior = nn.Linear(width, len(self.spans)) if prior else None
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, q: Tensor) -> Located:
@@ -176,8 +178,10 @@ class ProposalHead(nn.Module):
         # A mean of projected positions is the projection of their mean, and there are fewer positions than spans.
         parts = self.parts(seen).unflatten(-1, (3, -1)).transpose(-3, -2).flatten(-3, -2)
         pooled = self.dropout((self.means @ parts + self.sentence(q).unsqueeze(-2)).relu())
-        prior = self.prior(self.dropout(self.prior_hidden(q).relu()))
-        spans = (self.match(pooled).squeeze(-1) + prior).log_softmax(-1)
+        match = self.match(pooled).squeeze(-1)
+        if self.prior is not None and self.prior_hidden is not None:
+            match = match + self.prior(self.dropout(self.prior_hidden(q).relu()))
+        spans = match.log_softmax(-1)
         start, end = (_marginal(spans, self.spans[:, side], x.shape[-2]) for side in (0, 1))
         return Located(self.score(seen).squeeze(-1), start, end, x.mean(-2), spans=spans, candidates=self.spans)
 
@@ -265,11 +269,14 @@ def _soft_bins(times: Tensor, nb: int) -> Tensor:
     return near[:, 0].unsqueeze(2) * near[:, 1].unsqueeze(1)
 
 
-def _means(spans: Tensor, length: int) -> Tensor:
-    """(K, 3 T): rows that take means over each span, as much before it, and as much after it; 0 beyond the video."""
+def _means(spans: Tensor, length: int, border: bool) -> Tensor:
+    """(K, 3 T): rows that take means over each span, as much before it, and as much after it, as far as that lies in
+    the video. Where none of it does, 0 or, without a `border`, the video's first or last position."""
     places, (i, j) = torch.arange(length), spans.T.unsqueeze(2)
     n = j - i + 1
     windows = [(i, j), (i - n, i - 1), (j + 1, j + n)]
+    if not border:
+        windows = [(a.clamp_max(length - 1), b.clamp_min(0)) for a, b in windows]
     masks = [((places >= a) & (places <= b)).to(torch.get_default_dtype()) for a, b in windows]
     return torch.cat([m / m.sum(1, keepdim=True).clamp_min(1) for m in masks], dim=1)
 

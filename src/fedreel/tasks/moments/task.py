@@ -54,6 +54,7 @@ class MomentRetrieval(Task, Temporal):
     width: int = 256
     dropout: float = 0.2
     use_video: bool = True
+    prior: bool = True  # whether the sentence alone may speak for a place in the video; not without, for encoder lstm
     max_share: float = 1.0  # of the video that an answer may be long
     answer: Literal["likeliest", "overlap"] = "likeliest"  # span, or that of the highest expected overlap
 
@@ -79,6 +80,7 @@ class MomentRetrieval(Task, Temporal):
             self.max_share,
             self.answer,
             self.standardise,
+            self.prior,
         )
 
     def population(self, data: DataConfig, seed: int) -> MomentPopulation:

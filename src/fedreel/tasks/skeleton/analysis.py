@@ -78,29 +78,35 @@ def coefficients(run: Path) -> Metrics:
 
 
 def heat_maps(run: Path) -> Metrics:
-    """Writes `topology.html` into the run: the shared topology I and every client's own U. No numbers."""
+    """How alike the clients' topologies are after the first and after the last round of training, as `I alike, first`
+    and so on: the correlation of their entries, mean over pairs of clients. Writes the topologies themselves to
+    `topology.html` in the run. Their models must have been kept (`engine.keep_trained`)."""
     loaded, population = opened(run)
-    names = loaded.card["input"]["joints"]
-    found: list[Matrix] = []
-    for client in population.clients:
-        for name, tensor in load(run, client=client).model.named_parameters():
-            kind = name.rpartition(".")[2]
-            if kind == UNIQUE or (kind == INFLECTED and client == population.clients[0]):
-                title = f"U of {client}" if kind == UNIQUE else "I, which all share"
-                layer = "" if name.startswith("backbone.topologies.0.") else f", layer {name.split('.')[2]}"
-                values = tensor.detach().abs().sum(dim=0).numpy()
-                found.append(Matrix(title + layer, names, names, values))
+    joints = loaded.card["input"]["joints"]
+    pictures: list[Matrix] = []
+    found: Metrics = {}
+    for when, number in (("first", 1), ("last", loaded.card["rounds"])):
+        for letter, kind in (("I", INFLECTED), ("U", UNIQUE)):
+            each = {c: _topologies(load(run, client=c, trained=number), kind) for c in population.clients}
+            for client, layers in each.items():
+                for layer, values in layers.items():
+                    title = f"{letter} of {client}{layer}, round {number}"
+                    pictures.append(Matrix(title, joints, joints, values.abs().sum(dim=0).numpy()))
+            whole = [torch.cat([values.flatten() for values in layers.values()]) for layers in each.values() if layers]
+            alike = [float(torch.corrcoef(torch.stack(pair))[0, 1]) for pair in combinations(whole, 2)]
+            found |= {f"{letter} alike, {when}": fmean(alike)} if alike else {}
     lead = "How strongly joints (rows) act on joints (columns) beside the bones: absolute values, summed over subsets."
-    write_matrices(run / "topology.html", "Learnt topologies", lead, found)
-    return {}
+    write_matrices(run / "topology.html", "Learnt topologies", lead, pictures)
+    return found
 
 
 def likeness(run: Path) -> Metrics:
-    """`cka1` .. `cka3`: linear CKA between the clients' models after each block, for the same sequences (the first
-    client's test part), mean over pairs of clients."""
-    _, population = opened(run)
+    """`cka1` .. `cka3`: linear CKA between the clients' models after each block, as they trained them in the last round
+    (`engine.keep_trained`), for the same sequences (the first client's test part), mean over pairs of clients."""
+    loaded, population = opened(run)
     x = population.data(population.clients[0]).test.tensors[0][:AT_ONCE]  # type: ignore[attr-defined]
-    features = [list(_by_block(_backbone(load(run, client=client)), x)) for client in population.clients]
+    models = [load(run, client=client, trained=loaded.card["rounds"]) for client in population.clients]
+    features = [list(_by_block(_backbone(model), x)) for model in models]
     pairs = list(combinations(features, 2))
     return {f"cka{b + 1}": fmean(linear_cka(one[b], other[b]) for one, other in pairs) for b in range(BLOCKS)}
 
@@ -147,6 +153,12 @@ def _server(loaded: Loaded) -> SkeletonBackbone:
 
 def _backbone(loaded: Loaded) -> SkeletonBackbone:
     return cast(SkeletonBackbone, loaded.model.backbone)
+
+
+def _topologies(loaded: Loaded, kind: str) -> dict[str, Tensor]:
+    """A client's I or U, of each layer where every layer has its own: how the layer is called -> values."""
+    own = {n: p.detach() for n, p in loaded.model.named_parameters() if n.rpartition(".")[2] == kind}
+    return {f", layer {n.split('.')[2]}" if len(own) > 1 else "": values for n, values in own.items()}
 
 
 def _by_block(backbone: SkeletonBackbone, x: Tensor) -> Iterator[Tensor]:

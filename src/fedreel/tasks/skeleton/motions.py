@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 
 from fedreel.errors import DataError
-from fedreel.tasks.skeleton import npz, ntu, pku, uestc
+from fedreel.tasks.skeleton import npz, ntu, pickled, pku, uestc
 from fedreel.tasks.skeleton.joints import KINECT_V2
 from fedreel.tasks.skeleton.recordings import Malformed, Motion, MotionSet, Unusable, with_bodies
 
 __all__ = ["Motion", "MotionSet", "Unusable", "find_sets", "read_motion", "read_set", "set_files"]
 
 _FORMATS = (
-    "an .npz file, or a folder with SsssCcccPpppRrrrAaaa.skeleton files (NTU), with aN_dN_pNNN_cN_skeleton.txt files "
-    "(UESTC), or with a folder of skeletons NAME-L.txt and one of labels of the same names (PKU-MMD)"
+    "an .npz file, a .pkl file of pyskl's, or a folder with SsssCcccPpppRrrrAaaa.skeleton files (NTU), with "
+    "aN_dN_pNNN_cN_skeleton.txt files (UESTC), with a folder of skeletons NAME-L.txt and one of labels of the same "
+    "names (PKU-MMD), or with SIDE_position.npy and SIDE_label.pkl files (AimCLR, CrosSCLR)"
 )
 _NTU_PARTS = "nturgb+d_skeletons"  # NTU-120 comes as two folders whose names begin so
 
@@ -26,7 +27,7 @@ def find_sets(source: Path) -> list[Path]:
     if _kinds(source) if source.is_file() else _itself(source):
         return [source]
     inside = sorted(source.iterdir()) if source.is_dir() else []
-    found = [p for p in inside if not p.name.startswith(".") and ((p.is_file() and p.suffix == ".npz") or _kinds(p))]
+    found = [p for p in inside if not p.name.startswith(".") and _kinds(p)]
     if not found:
         raise DataError("there are no skeletons here", where=str(source), expected=f"{_FORMATS}; or a folder of these")
     folders = [p for p in found if p.is_dir()]
@@ -48,6 +49,8 @@ def read_set(path: Path) -> MotionSet:
     kind = _kind(path)
     if kind == "npz":
         return npz.read(path)
+    if kind in ("pyskl", "arrays"):
+        return pickled.read_pyskl(path) if kind == "pyskl" else pickled.read_arrays(path)
     if kind == "pku" and (layout := pku.find(path)):
         return pku.read(path, layout)
     return ntu.read(path) if kind == "ntu" else uestc.read(path)
@@ -58,7 +61,9 @@ def set_files(path: Path) -> list[Path]:
     kind = _kind(path)
     if kind == "pku" and (layout := pku.find(path)):
         return pku.files(layout)
-    return [path] if kind == "npz" else (ntu if kind == "ntu" else uestc).files(path)
+    if kind == "arrays":
+        return [file for pair in pickled.find_arrays(path) for file in pair]
+    return [path] if kind in ("npz", "pyskl") else (ntu if kind == "ntu" else uestc).files(path)
 
 
 def read_motion(path: Path | str) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -100,14 +105,18 @@ def _kind(path: Path) -> str:
 def _kinds(path: Path) -> set[str]:
     """The formats of a file, or of all that is below a folder."""
     if path.is_file():
-        return {"npz"} & {path.suffix[1:]}
+        return {"pyskl"} if pickled.is_pyskl(path) else {"npz"} & {path.suffix[1:]}
     kinds = {_kind_of_file(p.name) for p in path.rglob("*")} if path.is_dir() else set()
-    return (kinds | ({"pku"} if pku.find(path) else set())) - {""}
+    kinds |= {kind for kind, there in (("pku", pku.find(path)), ("arrays", pickled.find_arrays(path))) if there}
+    return kinds - {""}
 
 
 def _itself(folder: Path) -> bool:
     """Whether a folder is a set without any folder inside being one."""
-    return folder.is_dir() and (pku.find(folder) is not None or any(_kind_of_file(p.name) for p in folder.iterdir()))
+    if not folder.is_dir():
+        return False
+    arrays = any(data.parent == folder for data, _ in pickled.find_arrays(folder))
+    return arrays or pku.find(folder) is not None or any(_kind_of_file(p.name) for p in folder.iterdir())
 
 
 def _kind_of_file(name: str) -> str:

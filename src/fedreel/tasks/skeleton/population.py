@@ -27,7 +27,8 @@ TOLD = 100  # recordings that were left out and are named in the run's records
 
 
 class SkeletonPopulation(Population):
-    """Clients that hold skeletons. `leave_out` names a set that is no client's, to see what a model makes of it."""
+    """Clients that hold skeletons, of all sets or of those named, at most so many of each part. `leave_out` names a set
+    that is no client's, to see what a model makes of it."""
 
     def __init__(
         self,
@@ -39,10 +40,16 @@ class SkeletonPopulation(Population):
         align: bool,
         seed: int,
         leave_out: str = "",
+        sets: Sequence[str] = (),
+        most: int = 0,
     ) -> None:
-        self.config, self.joints, self.seed = config, joints, seed
+        self.config, self.joints, self.seed, self.most = config, joints, seed, most
         self.form = (length, bodies, align)
         paths = _by_name(source)
+        for name in sets:
+            if name not in paths:
+                raise RecipeError(f"there is no set '{name}'", where="[task] sets", hint=nearest(name, paths))
+        paths = {name: path for name, path in paths.items() if name in sets} if sets else paths
         if leave_out and leave_out not in paths:
             raise RecipeError(f"there is no set '{leave_out}' to leave out", hint=nearest(leave_out, paths))
         self._left_out = paths.pop(leave_out) if leave_out else None
@@ -136,7 +143,7 @@ class SkeletonPopulation(Population):
         if self.config.validate:
             trained_on = _taken(found, np.flatnonzero(found.splits != "test"))
             found = _with_test(trained_on, f"{name}, validation", self.config.test_share, self.seed)
-        return found
+        return _thinned(found, self.most) if self.most else found
 
 
 def open_sets(config: DataConfig) -> list[Path]:
@@ -170,6 +177,15 @@ def _with_test(found: Prepared, name: str, share: float, seed: int) -> Prepared:
     wanted = min(max(1, round(share * len(own))), len(own) - 1)
     drawn = np.random.default_rng([seed, zlib.crc32(name.encode())]).permutation(own)[:wanted]
     return replace(found, splits=np.where(np.isin(units, drawn), "test", "train"))
+
+
+def _thinned(found: Prepared, most: int) -> Prepared:
+    """At most so many sequences for training, and for testing, spread evenly over those there are."""
+    rows = []
+    for test in (False, True):
+        own = np.flatnonzero((found.splits == "test") == test)
+        rows.append(own[np.linspace(0, len(own) - 1, min(most, len(own))).round().astype(int)])
+    return _taken(found, np.sort(np.concatenate(rows)))
 
 
 def _taken(found: Prepared, rows: np.ndarray) -> Prepared:

@@ -58,7 +58,7 @@ class Malformed(Exception):
 
 def set_name(path: Path) -> str:
     """What a set, and a client that holds it, is called: its file or folder without a suffix."""
-    return path.stem if path.suffix == ".npz" else path.resolve().name
+    return path.stem if path.suffix in (".npz", ".pkl") else path.resolve().name
 
 
 def some(found: MotionSet, path: Path) -> MotionSet:

@@ -49,6 +49,8 @@ class SkeletonRecognition(Classification, Blocks):
     augmentation: Literal["none", "shear-crop", "move"] = "shear-crop"
     projection: int = 0  # > 0: two layers of this output before the classifier, where MOON contrasts
     leave_out: str = ""  # a set that takes no part in training
+    sets: tuple[str, ...] = ()  # those of the source that take part; none named: all
+    most: int = 0  # sequences of a set's training part, and of its test part: spread over all; 0: all
     own_classifier: bool = True
     own_statistics: bool = True
     settle: bool = False  # before a test, take batch-norm statistics anew from the client's training part
@@ -56,7 +58,7 @@ class SkeletonRecognition(Classification, Blocks):
     def __post_init__(self) -> None:
         self.backbone.check_takes("skeletons")
         check_ranges(self, "task", length=(1, math.inf), bodies=(1, math.inf))
-        check_ranges(self, "task", projection=(0, math.inf))
+        check_ranges(self, "task", projection=(0, math.inf), most=(0, math.inf))
         if self.classes:
             check_ranges(self, "task", classes=(2, math.inf))
 
@@ -69,7 +71,16 @@ class SkeletonRecognition(Classification, Blocks):
     def population(self, data: DataConfig, seed: int) -> SkeletonPopulation:
         joints = find_joints(self.joints)
         found = SkeletonPopulation(
-            open_sets(data), data, joints, self.length, self.bodies, self.align, seed, self.leave_out
+            open_sets(data),
+            data,
+            joints,
+            self.length,
+            self.bodies,
+            self.align,
+            seed,
+            self.leave_out,
+            self.sets,
+            self.most,
         )
         if self.classes and found.class_count > self.classes:
             raise DataError(

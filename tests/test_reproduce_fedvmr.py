@@ -1,0 +1,81 @@
+"""FedVMR's tables: each set beside its own printed numbers, both forms on given data, what is chosen for whom."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedreel.config import load_recipe
+from fedreel.core.job import make_method, make_task
+from fedreel.reproduce.fedvmr import TABLES, by_groups
+from fedreel.reproduce.spec import Row
+
+CAPTIONS = {"v_a": {"duration": 10.0, "timestamps": [[0.0, 5.0]], "sentences": ["It begins."]}}
+
+
+@pytest.fixture
+def charades(tmp_path: Path) -> Path:
+    (tmp_path / "charades_sta_test.txt").write_text("A 1 2##x.\n")
+    return tmp_path
+
+
+@pytest.fixture
+def activitynet(tmp_path: Path) -> Path:
+    (tmp_path / "val_2.json").write_text(json.dumps(CAPTIONS))
+    return tmp_path
+
+
+def row(table: str, data: Path | None, name: str, form: str = "") -> Row:
+    rows = [r for r in TABLES[table].rows_for(data) if r.name == name and r.setting.get("form", "") == form]
+    assert len(rows) == 1
+    return rows[0]
+
+
+@pytest.mark.parametrize("table", ["table1", "fig2"])
+def test_each_set_stands_beside_its_own_printed_numbers(table: str, charades: Path) -> None:
+    assert row(table, charades, "FedVMR", "pointer").paper == {"r70": 31.60, "r50": 53.01, "r30": 66.46}
+    (charades / "charades_sta_test.txt").unlink()
+    (charades / "val_2.json").write_text(json.dumps(CAPTIONS))
+    assert row(table, charades, "FedVMR", "pointer").paper == {"r70": 22.73, "r50": 42.35, "r30": 61.67}
+    (charades / "val_2.json").unlink()
+    (charades / "annotations.txt").write_text("A 1 2##x.\n")
+    assert all(not r.paper for r in TABLES[table].rows_for(charades))  # nobody has printed anything for these
+
+
+def test_rounds_of_groups_are_printed_for_charades_alone(activitynet: Path) -> None:
+    assert all(not r.paper for r in TABLES["table2"].rows_for(activitynet))
+    (activitynet / "val_2.json").unlink()
+    (activitynet / "charades_sta_test.txt").write_text("A 1 2##x.\n")
+    assert row("table2", activitynet, "8 groups", "pointer").paper == {"rounds": 6.0, "clock": 11.9}
+
+
+def test_both_forms_have_the_same_methods_on_given_data(charades: Path) -> None:
+    rows = TABLES["table1"].rows_for(charades)
+    names = {form: [r.name for r in rows if r.setting["form"] == form] for form in ("proposal", "pointer")}
+    assert [n for n in names["proposal"] if "no prior" not in n] == names["pointer"]
+    assert names["pointer"] == [r.name for r in TABLES["table1"].rows_for(None)]
+
+
+def test_what_makes_a_row_is_not_chosen_for_it() -> None:
+    for table in TABLES.values():
+        for r in table.rows_for(None):
+            assert not {*r.grid} & {*r.settings}
+            assert r.compute or "train.lr" in r.grid
+    assert "method.lambda_" in row("table1", None, "FedVMR").grid
+    assert "method.lambda_" not in row("table1", None, "FedVMR without the gap loss").grid
+    assert "method.mu" in row("table1", None, "FedProx").grid
+
+
+def test_without_the_parallel_run_nothing_is_measured_by_it(tmp_path: Path) -> None:
+    assert by_groups([(row("table2", None, "1 group"), tmp_path)]) == [{}]
+
+
+@pytest.mark.parametrize(("recipe", "length", "rounds"), [("fedvmr-paper", 64, 40), ("fedvmr-activitynet", 128, 70)])
+def test_the_papers_settings_are_recipes(recipe: str, length: int, rounds: int) -> None:
+    found = load_recipe(recipe)
+    assert (found.round.rounds, found.train.epochs, found.train.schedule) == (rounds, 10, "constant")
+    task, method = make_task(found), make_method(found)
+    assert (task.length, task.form, task.answer, task.max_share) == (length, "pointer", "likeliest", 1.0)  # type: ignore[attr-defined]
+    assert (method.groups, method.bins, method.share) == (1, 4, 0.01)  # type: ignore[attr-defined]
