@@ -49,14 +49,14 @@ def with_user_scores(videos: Sequence[SummaryVideo], path: Path) -> list[Summary
     done = []
     for video in videos:
         same = by_length.get(video.truth.n_frames, [])
-        one = by_name.get(plain_name(video.known_as)) if video.known_as else same[0] if len(same) == 1 else None
-        if one is None:
+        own = by_name.get(plain_name(video.known_as)) if video.known_as else same[0] if len(same) == 1 else None
+        if own is None:
             raise _unfitting(video, path, "its annotations", f"{len(same)} of {len(given)} with as many frames")
-        users, frames = one.scores.shape
+        users, frames = own.scores.shape
         wanted = (len(video.truth.user_summary), video.truth.n_frames)
         if (users, frames) != wanted:
             raise _unfitting(video, path, f"{wanted[0]} users, {wanted[1]} frames", f"{users} users, {frames} frames")
-        truth = replace(video.truth, user_scores=one.scores[:, video.truth.picks])
+        truth = replace(video.truth, user_scores=own.scores[:, video.truth.picks])
         done.append(replace(video, truth=truth))
     return done
 
