@@ -215,7 +215,7 @@ def _part(video: SummaryVideo, number: int, frames: slice, steps: slice, ratio: 
         user_scores=given,
     )
     if given is not None and truth.how == "mean":
-        own = replace(own, user_summary=np.stack([summarize(s, own, ratio) for s in given]).astype(np.uint8))
+        own = replace(own, user_summary=_summaries(own, given, ratio))
     return replace(
         video,
         name=f"{video.name}#{number + 1}",
@@ -223,6 +223,21 @@ def _part(video: SummaryVideo, number: int, frames: slice, steps: slice, ratio: 
         target=video.target[steps],
         truth=own,
     )
+
+
+def _summaries(truth: Truth, scores: np.ndarray, ratio: float) -> np.ndarray:
+    """The users' summaries (users, frames) of their scores. Runs of one process that share data share them: thousands
+    of knapsacks take longer than a short run."""
+    key: tuple[Any, ...] = (ratio, truth.n_frames, truth.spread, scores.shape, str(scores.dtype))
+    key += tuple(np.ascontiguousarray(a).tobytes() for a in (truth.picks, truth.change_points, scores))
+    if key not in _made:
+        while len(_made) >= 512:
+            del _made[next(iter(_made))]
+        _made[key] = np.stack([summarize(s, truth, ratio) for s in scores]).astype(np.uint8)
+    return _made[key]
+
+
+_made: dict[tuple[Any, ...], np.ndarray] = {}
 
 
 def held_out_sources(parts: Parts, videos: Sequence[SummaryVideo], share: float, seed: int) -> set[str]:
