@@ -31,6 +31,7 @@ class VideoSet:
     tried: tuple[int, ...]  # groups in Fig 6
     fig5: int  # classes a client in Fig 5
     fragments: int = 0
+    videos: int = 54
     path: Path | None = None
     usual: Mapping[str, Any] = field(default_factory=dict)
     splits: Mapping[str, Any] = field(default_factory=dict)
@@ -94,7 +95,7 @@ def _set(path: Path) -> VideoSet:
     annotations = _annotations(path.parent, known.name)
     usual |= {"task.annotations": annotations} if annotations and not scored else {}
     splits = _splits(path.parent, known.name)
-    return replace(known, path=path, usual=usual, splits=splits, scored=scored or bool(annotations))
+    return replace(known, path=path, videos=len(names), usual=usual, splits=splits, scored=scored or bool(annotations))
 
 
 def _other(one: VideoSet, found: list[VideoSet]) -> str:
