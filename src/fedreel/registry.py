@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -39,7 +41,13 @@ class Registry(dict[str, str]):
         return next((name for name in self._installed() if self.lookup(name) is cls), cls.__name__)
 
     def _installed(self) -> dict[str, str]:
-        return {e.name: e.value for e in entry_points(group=self.group)}
+        return _installed(self.group, tuple(sys.path))
+
+
+@cache
+def _installed(group: str, path: tuple[str, ...]) -> dict[str, str]:
+    """Looking through all packages takes as long as the rest of reading a recipe ten times, so once for every path."""
+    return {e.name: e.value for e in entry_points(group=group)}
 
 
 METHODS = Registry("fedreel.methods", "method")

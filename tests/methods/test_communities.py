@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from fedreel.core.federation import Federation
 from fedreel.core.ledger import departures
 from fedreel.core.update import ASK, EVALUATE, TRAIN, Order
 from fedreel.engines.local import LocalEngine
-from fedreel.errors import RunError
+from fedreel.errors import RecipeError, RunError
 from fedreel.methods.cfedvs import CFedVS
 from fedreel.methods.cluster import adjusted_rand_index, k_means
 from fedreel.methods.cyclic import Cyclic
@@ -27,7 +29,7 @@ from fedreel.methods.ifca import IFCA
 from fedreel.runs import run as core
 from fedreel.runs.rundir import read_metrics
 from support.planted import Planted, close, first_of, mean, members, part, trained, watched
-from support.toy import Toy, federate, make_worker
+from support.toy import Points, Toy, federate, make_worker
 
 # what the federation offers to such methods
 
@@ -68,16 +70,72 @@ def test_a_task_without_public_data_is_told(tmp_path: Path) -> None:
 # CFed-VS
 
 
+def distances(fed: Federation) -> list[float]:
+    """d_k of every client, for the one proxy."""
+    return [d for (d,) in fed.memory["distance"].values()]
+
+
+@dataclass(frozen=True)
+class TwoProxies(Planted):
+    """A second proxy at level 8, so that levels 4 and 12 are alike to it and unlike to the first."""
+
+    def public(self, data: Any, seed: int) -> Points:
+        return Points((torch.tensor([[0.0], [8.0]]), torch.zeros(2)))
+
+
+def test_with_several_proxies_clients_are_apart_by_the_norm_of_their_differences(tmp_path: Path) -> None:
+    """|level| and |level - 8| a step, three steps: seen from the first alone, level 4 is nearer to 0 than to 12."""
+    task = TwoProxies(levels=(0.0, 3.9, 4.1, 12.0))
+    fed, notes = federate(tmp_path / "a", CFedVS(groups=2, proxies=2), task=task, rounds=1)
+    found = [x for d in fed.memory["distance"].values() for x in d]
+    assert found == pytest.approx([0.0, 24.0, 11.7, 12.3, 12.3, 11.7, 36.0, 12.0], abs=1e-5)
+    d = np.array(found).reshape(4, 2)
+    rows = [[math.dist(a, b) for b in d] for a in d]
+    assert members(fed) == k_means(np.array(rows), 2, fed.seed).tolist()
+    (asked,) = notes.of("distance")
+    assert asked["distance"] == fed.memory["distance"]
+    purposes = [r["purpose"] for r in departures(tmp_path / "a" / "ledger.jsonl")]
+    assert purposes.count("distance") == 2 * 4
+    card = CFedVS(groups=2, proxies=2).card(fed)["distances"]
+    for community, middle in card.items():
+        own = d[[c for c, g in enumerate(members(fed)) if f"community-{g}" == community]]
+        assert middle == pytest.approx(own.mean(axis=0).tolist())
+    with pytest.raises(RecipeError, match="fewer public videos than proxies"):
+        federate(tmp_path / "b", CFedVS(proxies=3), task=task, rounds=1)
+
+
+def test_a_client_that_missed_a_proxy_joins_later_with_all_of_them(tmp_path: Path) -> None:
+    task, lost = TwoProxies(levels=(1.0, 1.5, 12.0, 13.0)), []
+
+    def second_of_c3(order: Order) -> bool:
+        lost.extend([order] if (order.client, order.kind, order.round) == ("c3", ASK, 1) else [])
+        return order.client == "c3" and order.kind == ASK and order.round == 1 and len(lost) > 1
+
+    fed, *_ = watched(tmp_path, CFedVS(groups=2, proxies=2), second_of_c3, task=task, rounds=2)
+    assert {len(d) for d in fed.memory["distance"].values()} == {2}
+    assert members(fed) == [0, 0, 1, 1]
+
+
+def test_the_control_by_topics_groups_clients_whose_shares_are_alike(tmp_path: Path) -> None:
+    """Distances would put c0 and c1 together; labels say that c0 and c2 belong together."""
+    task = Planted(levels=(1.0, 1.1, 30.0, 31.0), only=(0, 1, 0, 1))
+    fed, _ = federate(tmp_path, CFedVS(groups=2, grouping="topics"), task=task, rounds=1)
+    assert members(fed) == [0, 1, 0, 1]
+    sent = [r for r in departures(tmp_path / "ledger.jsonl") if r["purpose"] == "topics"]
+    assert [r["kinds"] for r in sent] == [["label-statistics"]] * 4
+    assert "distances" not in CFedVS(groups=2, grouping="topics").card(fed)
+
+
 def test_communities_are_found_from_planted_distances(tmp_path: Path) -> None:
     """d_k = level x steps; here level 7 with 3 steps and level 1 with 21 belong together, as the paper has it."""
     task = Planted(levels=(0.5, 7.0, 0.6, 14.0, 1.0, 0.4, 13.5), steps=(3, 3, 3, 3, 21, 3, 3))
     fed, notes = federate(tmp_path, CFedVS(groups=3), task=task, rounds=1)
-    assert list(fed.memory["distance"].values()) == pytest.approx([1.5, 21.0, 1.8, 42.0, 21.0, 1.2, 40.5])
+    assert distances(fed) == pytest.approx([1.5, 21.0, 1.8, 42.0, 21.0, 1.2, 40.5])
     assert members(fed) == [0, 1, 0, 2, 1, 0, 2]
     (row,) = notes.of("communities")
     assert row["members"]["c3"] == "community-2"
     by_path, _ = federate(tmp_path / "b", CFedVS(groups=3, normalize="path"), task=task, rounds=1)
-    assert list(by_path.memory["distance"].values()) == pytest.approx(task.levels, rel=1e-6)
+    assert distances(by_path) == pytest.approx(task.levels, rel=1e-6)
     assert members(by_path) == [0, 1, 0, 2, 0, 0, 2]
 
 
@@ -105,7 +163,7 @@ def test_one_derived_number_and_two_counts_leave_a_client_once(tmp_path: Path) -
     assert [r["client"] for r in asked] == list(fed.clients)
     for row, samples in zip(asked, (8, 12, 16, 20)):
         assert row["numbers"] == {
-            "distance": pytest.approx(fed.memory["distance"][row["client"]]),
+            "distance": pytest.approx(*fed.memory["distance"][row["client"]]),
             "videos": samples,
             "steps": 3 * samples,
         }
@@ -198,7 +256,7 @@ def test_a_newcomer_joins_the_community_with_the_nearest_mean(tmp_path: Path, le
     assert members(fed) == [0, 0, 1, community]
     assert [o.client for o in engine.of(ASK)] == ["c0", "c1", "c2", "c3", "c3"]  # nobody else is asked again
     assert "c3" in {o.client for o in orders}
-    assert list(fed.memory["distance"].values()) == pytest.approx([3.0, 12.0, 36.0, 3 * level])
+    assert distances(fed) == pytest.approx([3.0, 12.0, 36.0, 3 * level])
 
 
 @pytest.mark.parametrize("method", [CFedVS, FedGroup, IFCA])
@@ -261,6 +319,6 @@ def test_the_card_names_the_communities_and_their_distances(tmp_path: Path) -> N
     assert card["communities"] == found["members"]
     assert [*card["communities"]] == ["c0", "c1", "c2", "c3"]
     for community, distance in card["distances"].items():
-        own = [asked["distance"][c] for c, g in card["communities"].items() if g == community]
-        assert distance == pytest.approx(sum(own) / len(own))
+        own = [d for c, g in card["communities"].items() if g == community for d in asked["distance"][c]]
+        assert distance == pytest.approx([sum(own) / len(own)])
     assert {*card["distances"]} == {"community-0", "community-1"}

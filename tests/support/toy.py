@@ -117,6 +117,10 @@ class Toy(Task, Temporal, Contrastable, Sequences, Blocks):
         """Each point as a video of two steps, one coordinate in each."""
         return [point[:, None] for point in examples.tensors[0]]  # type: ignore[attr-defined]
 
+    def topics(self, examples: Examples) -> Tensor:
+        """How many points there are of each label."""
+        return torch.bincount(examples.tensors[1].long(), minlength=2)  # type: ignore[attr-defined]
+
     def check_views(self) -> None:
         """Outputs count as projections."""
 

@@ -70,6 +70,10 @@ class Sequences(Ability):
     def sequences(self, examples: Examples) -> list[Tensor]:
         """The features of each video, (steps, width)."""
 
+    @abstractmethod
+    def topics(self, examples: Examples) -> Tensor:
+        """How many of the videos are about each of the topics that the data know of."""
+
 
 class Blocks(Ability):
     """For distillation by grains (FSAR)."""

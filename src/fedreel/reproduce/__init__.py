@@ -20,7 +20,7 @@ from fedreel.errors import Diverged, RecipeError, nearest
 from fedreel.machine.files import write_atomic
 from fedreel.machine.processes import cores, in_processes
 from fedreel.report import write_table
-from fedreel.reproduce.choose import UNCHOSEN, Choice, Try, check_unset, in_words, note
+from fedreel.reproduce.choose import UNCHOSEN, Choice, Try, check_unset, in_words, knows, note
 from fedreel.reproduce.claims import in_words as in_one_line
 from fedreel.reproduce.claims import judged
 from fedreel.reproduce.spec import Metrics, Row, Scale, Table
@@ -231,8 +231,14 @@ class _Sweep:
             "command": self._command(),
             "rows": rows,
             "claims": claims,
-            "notes": [*spec.notes, *map(in_one_line, claims), *lost, *self._choosing(), self._run()],
+            "notes": [*spec.notes, *self._remarks(), *map(in_one_line, claims), *lost, *self._choosing(), self._run()],
         }
+
+    def _remarks(self) -> Sequence[str]:
+        if self.spec.remark is None:
+            return ()
+        folders = [(row, [self.cell(row, seed).folder for seed in self.size.seeds]) for row in self.rows]
+        return self.spec.remark([(row, [f for f in own if _metrics(f, self.spec)]) for row, own in folders])
 
     def _choosing(self) -> list[str]:
         if self.choices and self.size.choose:
@@ -286,10 +292,12 @@ def for_data(size: Scale, spec: Table, data: Path | None) -> Scale:
 
 def _settings(spec: Table, size: Scale, row: Row, seed: int) -> dict[str, Any]:
     """All that a cell changes in the recipe, but the seed."""
-    settings = {**spec.settings, **size.settings, **size.given, **row.settings}
+    settings = {**spec.settings, **row.usual, **size.settings, **size.given, **row.settings}
     for text, changed in size.rows.items():
         settings |= changed if row.has(text) else {}
-    return settings | {**dict.fromkeys(spec.follow, seed), **size.over}
+    method = settings.get("method.name", load_recipe(size.recipe).method["name"])
+    over = {key: value for key, value in size.over.items() if key.partition(".")[0] != "method" or knows(method, key)}
+    return settings | {**dict.fromkeys(spec.follow, seed), **over}
 
 
 def _mean_sd(by_seed: Sequence[float | None], factor: float) -> dict[str, Any]:

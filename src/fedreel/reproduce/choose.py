@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedreel.errors import RecipeError
+from fedreel.config import load_recipe
+from fedreel.errors import RecipeError, nearest
+from fedreel.registry import METHODS
 from fedreel.reproduce.spec import Choose, Row, Scale
 
 UNCHOSEN = "no settings were chosen for the rows: each has those of the recipe and its method"
@@ -52,6 +55,7 @@ def check_unset(rows: Sequence[Row], size: Scale) -> None:
                         where=f"--set {key}",
                         hint="leave it out, or take other rows (--rows)",
                     )
+    check_methods(rows, size)
     if size.choose is None:
         return
     for row in rows:
@@ -69,6 +73,24 @@ def check_unset(rows: Sequence[Row], size: Scale) -> None:
                 f"settings are chosen under another {key} than the table is run with, so it cannot be changed",
                 where=f"--set {key}",
             )
+
+
+def check_methods(rows: Sequence[Row], size: Scale) -> None:
+    """Raise if a setting of the method is wanted that no row's method has. Where some have it, it is theirs alone."""
+    usual = load_recipe(size.recipe).method["name"]
+    methods = {row.settings.get("method.name", usual) for row in rows}
+    for key in size.over:
+        if key.partition(".")[0] == "method" and not any(knows(method, key) for method in methods):
+            fields = {f.name for method in methods for f in dataclasses.fields(METHODS.lookup(method))}
+            raise RecipeError(
+                f"no row's method has the setting {key}", where=f"--set {key}", hint=nearest(key[7:], sorted(fields))
+            )
+
+
+def knows(method: str, key: str) -> bool:
+    """Whether a method has the setting `method.KEY`; all have a name."""
+    name = key.partition(".")[2].partition(".")[0]
+    return name in ("", "name", *(f.name for f in dataclasses.fields(METHODS.lookup(method))))
 
 
 def _leaves(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -25,6 +25,7 @@ class Row:
     compute: Callable[[Recipe], Metrics] | None = None  # instead of a run: what needs no training (chance, people)
     only: Only = ""  # a row for the playground, or for given data
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # settings to choose, each with its values
+    usual: Mapping[str, Any] = field(default_factory=dict)  # settings that fit its data but do not make it what it is
 
     @property
     def label(self) -> str:
@@ -111,6 +112,10 @@ class Table:
     adapt: Callable[[Path], Mapping[str, Any]] | None = None  # settings that given data ask for
     relate: Callable[[Sequence[tuple[Row, Path]]], Sequence[Metrics]] | None = None  # what rows show beside each other:
     # for the finished runs of one seed, more metrics for each
+    remark: Callable[[Sequence[tuple[Row, Sequence[Path]]]], Sequence[str]] | None = (
+        None  # notes on the rows, each with
+    )
+    # its finished runs of all seeds
 
     def rows_for(self, data: Path | None) -> tuple[Row, ...]:
         """The rows that make sense for the playground (None), or for given data."""

@@ -171,7 +171,7 @@ def test_auto_takes_the_community_that_is_as_far_from_the_public_video(video: Pa
     d = dtw(video_features(video, Plain(), 2.0).features, proxy, normalize="path")
     assert recipe.method["normalize"] == "path"
     for near, far in (("community-0", "community-1"), ("community-1", "community-0")):
-        change(copy, distances={near: d + 0.5, far: d - 0.7})
+        change(copy, distances={near: [d + 0.5], far: [d - 0.7]})
         assert summarize(video, copy).community == near
 
 

@@ -19,6 +19,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixture": ("mixture_transformer", {"width": 8, "hidden": 6, "heads": 2}),
     "mixture_with_positions": ("mixture_transformer", {"width": 8, "hidden": 6, "positions": True}),
     "literal": ("mixture_transformer", {"width": 8, "hidden": 6, "attention": "literal"}),
+    "literal_block": ("mixture_transformer", {"width": 8, "hidden": 6, "block": "literal"}),
     "plain": ("mixture_transformer", {"width": 8, "hidden": 6, "attention": "plain"}),
 }
 every_model = pytest.mark.parametrize("which", MODELS)
@@ -220,6 +221,19 @@ def test_the_second_query_of_a_block_is_tanh_of_the_first_after_a_matrix() -> No
     torch.testing.assert_close(attention(x)[0], attention.out(expected))
 
 
+def test_literal_blocks_are_eq_4_by_hand() -> None:
+    """H^l = MLP(LN(A^l) + A^(l-1)) + H^(l-1), and before the first block A and H are the embedded steps."""
+    model, x = small("literal_block", blocks=3), steps(1, 6, D)
+    body: Any = model.backbone
+    h = a = body.embed(x)
+    for block in body.blocks:
+        now = block.attention(h)
+        h, a = block.mlp(nn.functional.layer_norm(now, (8,)) + a) + h, now
+    torch.testing.assert_close(model.features_and_scores(x)[0], h)
+    usual = make_summarizer("mixture_transformer", D, width=8, hidden=6, blocks=3)
+    assert sum(p.numel() for p in usual.parameters()) - sum(p.numel() for p in model.parameters()) == 3 * 2 * 8  # norms
+
+
 def test_each_head_has_a_mixture_of_its_own() -> None:
     attention = small("mixture", heads=2, blocks=1).backbone.blocks[0].attention
     x = steps(1, 6, 8)
@@ -255,11 +269,13 @@ def test_unknown_names_and_options_are_refused() -> None:
     with pytest.raises(RecipeError, match="did you mean 'vslstm'"):
         make_summarizer("vlstm", D)
     with pytest.raises(RecipeError, match="did you mean 'blocks'"):
-        make_summarizer("mixture_transformer", D, block=3)
+        make_summarizer("mixture_transformer", D, blokcs=3)
     with pytest.raises(RecipeError, match="no such option"):
         make_summarizer("vslstm", D, heads=2)
     with pytest.raises(RecipeError, match="no such attention"):
         make_summarizer("mixture_transformer", D, attention="double")
+    with pytest.raises(RecipeError, match="no such block"):
+        make_summarizer("mixture_transformer", D, block="post-norm")
     for width, positions in ((8, False), (9, True)):
         with pytest.raises(RecipeError, match="does not fit the heads"):
             make_summarizer("mixture_transformer", D, width=width, heads=3, positions=positions)

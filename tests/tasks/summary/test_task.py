@@ -193,10 +193,65 @@ def test_the_public_video_is_one_for_testing_and_depends_on_the_seed(folder: Pat
         small().public(DataConfig(), 0)
 
 
+@pytest.mark.parametrize("public", ["same", ""])
+def test_proxies_of_the_clients_own_file_are_videos_that_nobody_trains_on(tmp_path: Path, public: str) -> None:
+    """Nothing is marked, so that each seed draws its own test videos; also where settings are chosen."""
+    content = {f"v{n}": {**annotated.keys(n, shots=5 + n), "category": "ab"[n % 2]} for n in range(10)}
+    path = annotated.write(tmp_path / "a.h5", content)
+    task, firsts = small(fragments=2), set()
+    for seed in range(6):
+        iid = {"name": "iid", "num_partitions": 2}
+        data = DataConfig(source=str(path), public=str(path) if public else "", partition=iid, seed=seed)
+        proxies = task.public(data, seed)
+        firsts.add(proxies.sources[0])
+        for validate in (False, True):
+            clients = task.population(replace(data, validate=validate), seed)
+            trained = {s for c in clients.clients for s in clients.data(c).train.sources}
+            assert trained
+            assert not trained & {*proxies.sources}
+        assert len({*proxies.sources}) == len(proxies) > 0
+        for name, sequence in zip(proxies.sources, proxies.sequences):  # whole videos, not parts
+            np.testing.assert_array_equal(sequence.numpy(), content[name]["features"])
+    assert len(firsts) > 1
+    with pytest.raises(DataError, match="none can be the proxy"):
+        task.public(replace(data, test_share=0.0), 0)
+
+
+def test_topics_are_counted_over_all_that_there_are(folder: Path) -> None:
+    task, data = small(), DataConfig(source=str(folder))
+    clients = task.population(data, 0)
+    assert [task.topics(clients.data(c).train).tolist() for c in clients.clients] == [
+        [2, 0, 0, 0],
+        [0, 2, 0, 0],
+        [0, 0, 2, 0],
+        [0, 0, 0, 2],
+    ]
+
+
+def test_rounding_lengths_up_changes_neither_loss_nor_gradients() -> None:
+    """As on a GPU, where batches of one video are padded and made once."""
+    task, videos = small(dropout=0.0), examples(4)
+    rounded = Videos(videos.sequences, videos.targets, videos.truths, whole=16)
+    model = task.model()
+    for kind in (videos, rounded):
+        assert next(kind.batches(1))[0] is next(kind.batches(1))[0]
+    found = []
+    for (x, mask, target, index), plain in zip(rounded.batches(1), videos.batches(1)):
+        assert x.shape[1] % 16 == 0
+        assert int(mask.sum()) == plain[0].shape[1]
+        padded = (torch.cat([x, x]), torch.cat([mask, mask]), torch.cat([target, target]), index)  # two: with the mask
+        for batch in (padded, plain):
+            loss = task.loss(task.forward(model, batch), batch)
+            found.append([loss, *torch.autograd.grad(loss, list(model.parameters()))])
+    for with_padding, without in zip(found[::2], found[1::2]):
+        for a, b in zip(with_padding, without):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-3)
+
+
 @pytest.mark.slow
 def test_without_public_data_a_video_of_another_playground_world_is_made() -> None:
     found = Summary().public(DataConfig(), 0)
-    assert len(found) == 1
+    assert len(found) == 3
     assert found.sequences[0].shape == (len(found.targets[0]), 64)
     assert torch.equal(found.sequences[0], Summary().public(DataConfig(), 0).sequences[0])
 

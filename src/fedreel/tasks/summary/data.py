@@ -59,6 +59,7 @@ class SummaryVideo:
     split: str = ""
     community: str = ""
     source: str = ""  # the video this is a part of; its own name if it is whole
+    known_as: str = ""  # what its authors call it
     rate: float = 0.0  # steps a second, where the file tells
 
 
@@ -68,10 +69,12 @@ def find_summary(config: DataConfig) -> Path:
 
 
 def find_public(config: DataConfig) -> Path:
-    """The h5 file of the server's own videos. Without one, three videos of another playground world are made, one of
-    each community and all for testing."""
+    """The h5 file of the server's own videos. Without one it is that of the clients; for those of the playground, three
+    videos of another world are made, one of each community and all for testing."""
     if config.public not in ("", "playground"):
         return _file(Path(config.public).expanduser(), "data.public")
+    if not config.public and config.source != "playground":
+        return find_summary(config)
     world = config.seed + 1000
     few = replace(playground.SMALL, name="public", summary_owners=3, summary_videos=1)
     folder = cache_folder() / f"playground-v{playground.VERSION}-public-{world}"
@@ -143,6 +146,7 @@ class _Group:
             split=clip_index.SPLITS.get(split, ""),
             community=self.text("community"),
             source=self.name,
+            known_as=name,
             rate=self.rate(truth),
         )
 
@@ -240,8 +244,13 @@ class _Group:
 
 def summe_category(video_name: str) -> str:
     """The category of a video of SumMe, '' for any other."""
-    word = re.sub(r"[\s-]+", "_", video_name.strip().lower())
+    word = plain_name(video_name)
     return next((category for category, names in SUMME_CATEGORIES.items() if word in names.split()), "")
+
+
+def plain_name(video_name: str) -> str:
+    """A video's name in the one spelling by which names are compared."""
+    return re.sub(r"[\s-]+", "_", video_name.strip().lower())
 
 
 def _with_features(

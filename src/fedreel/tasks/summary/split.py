@@ -22,40 +22,78 @@ from fedreel.tasks.summary.metrics import RATIO, Truth, summarize
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
+WHOLE = 16  # on a GPU lengths are rounded up to a multiple of it: few lengths, so that recorded steps are replayed
+
+
 class Videos:
     """Videos as tensors. A batch is (features (B, N, D), mask (B, N), target (B, N), index (B,)): shorter videos are
-    padded with zeros at their ends, the mask is true for real steps, the index says which videos they are."""
+    padded with zeros at their ends, the mask is true for real steps, the index says which videos they are. `sources`
+    are the videos' names, without the number of a part; `topics` how many of them are about each topic."""
 
-    def __init__(self, sequences: Sequence[Tensor], targets: Sequence[Tensor], truths: Sequence[Truth]) -> None:
+    def __init__(
+        self,
+        sequences: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        truths: Sequence[Truth],
+        sources: Sequence[str] = (),
+        topics: Sequence[int] = (),
+        whole: int = 1,
+    ) -> None:
         self.sequences, self.targets, self.truths = list(sequences), list(targets), list(truths)
+        self.sources, self.topics, self.whole = list(sources), list(topics), whole
+        self._made: dict[int, Batch] = {}
 
     @classmethod
-    def of(cls, videos: Sequence[SummaryVideo]) -> Videos:
-        sequences = [torch.from_numpy(np.ascontiguousarray(v.features)) for v in videos]
-        return cls(
-            sequences, [torch.from_numpy(np.ascontiguousarray(v.target)) for v in videos], [v.truth for v in videos]
+    def of(cls, videos: Sequence[SummaryVideo], topics: Sequence[int] = ()) -> Videos:
+        sequences, targets = (
+            [torch.from_numpy(np.ascontiguousarray(getattr(v, what))) for v in videos]
+            for what in ("features", "target")
         )
+        return cls(sequences, targets, [v.truth for v in videos], [v.source for v in videos], topics)
 
     def __len__(self) -> int:
         return len(self.sequences)
 
     def to(self, device: torch.device) -> Videos:
-        return Videos([s.to(device) for s in self.sequences], [t.to(device) for t in self.targets], self.truths)
+        sequences, targets = ([t.to(device) for t in tensors] for tensors in (self.sequences, self.targets))
+        whole = WHOLE if device.type == "cuda" else 1
+        return Videos(sequences, targets, self.truths, self.sources, self.topics, whole)
 
     def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
         n = len(self)
         order = torch.arange(n) if generator is None else torch.randperm(n, generator=generator)
         for index in order.split(size) if n else ():
-            rows = index.tolist()
-            features = torch.nn.utils.rnn.pad_sequence([self.sequences[i] for i in rows], batch_first=True)
-            target = torch.nn.utils.rnn.pad_sequence([self.targets[i] for i in rows], batch_first=True)
-            lengths = torch.tensor([len(self.targets[i]) for i in rows], device=target.device)
-            mask = torch.arange(target.shape[1], device=target.device) < lengths[:, None]
-            yield features, mask, target, index.to(target.device)
+            yield self._alone(int(index)) if len(index) == 1 else self._batch(index)
+
+    def _alone(self, i: int) -> Batch:
+        """A batch of one video, made once: on a GPU making it takes longer than replaying a step."""
+        if i not in self._made:
+            self._made[i] = self._batch(torch.tensor([i]))
+        return self._made[i]
+
+    def _batch(self, index: Tensor) -> Batch:
+        rows = index.tolist()
+        lengths = [len(self.targets[i]) for i in rows]
+        most = -(-max(lengths) // self.whole) * self.whole
+        features, target = (_padded([of[i] for i in rows], most) for of in (self.sequences, self.targets))
+        mask = torch.arange(most) < torch.tensor(lengths)[:, None]
+        return features, mask.to(target.device), target, index.to(target.device)
+
+
+def _padded(rows: Sequence[Tensor], length: int) -> Tensor:
+    """The rows stacked, with zeros at their ends."""
+    if len(rows) == 1 and len(rows[0]) == length:
+        return rows[0][None]
+    stacked = rows[0].new_zeros(len(rows), length, *rows[0].shape[1:])
+    for place, row in zip(stacked, rows):
+        place[: len(row)] = row
+    return stacked
 
 
 class SummaryPopulation(Population):
-    """Clients that hold videos, or with `fragments` > 0 up to so many parts of each."""
+    """Clients that hold videos, or with `fragments` > 0 up to so many parts of each. `held_out` names the videos that
+    are for testing: nobody trains on them, not even where settings are chosen. A video's topic is its community where
+    the data name one, else its category."""
 
     def __init__(
         self,
@@ -73,10 +111,13 @@ class SummaryPopulation(Population):
         self.features = dict(features)
         self.classes = class_names(sorted({v.category or UNKNOWN for v in self.videos}), config)
         self.labels = np.array([self.classes.index(v.category or UNKNOWN) for v in self.videos])
+        about = [v.community or v.category or UNKNOWN for v in self.videos]
+        self.topics = sorted({*about})
+        self._topic = np.array([self.topics.index(topic) for topic in about])
         partitioner = make_partitioner(config.partition)
         self._check_known(partitioner, config)
         parts = partitioner.split(self.labels, np.array([v.owner for v in self.videos]), seed)
-        held_out = held_out_sources(parts, self.videos, config.test_share, seed)
+        held_out = self.held_out = held_out_sources(parts, self.videos, config.test_share, seed)
         test = np.array([v.source in held_out for v in self.videos])
         left_alone = np.array([v.split == "val" and v.source not in held_out for v in self.videos])
         if config.validate:
@@ -114,7 +155,8 @@ class SummaryPopulation(Population):
         }
 
     def _of(self, rows: np.ndarray) -> Videos:
-        return Videos.of([self.videos[i] for i in rows])
+        counts = np.bincount(self._topic[rows], minlength=len(self.topics)).tolist()
+        return Videos.of([self.videos[i] for i in rows], counts)
 
     def _check_known(self, partitioner: Any, config: DataConfig) -> None:
         """What the partition goes by must be known of every video."""
@@ -137,7 +179,7 @@ def cut(video: SummaryVideo, parts: int, seed: int, ratio: float = RATIO) -> lis
     """The video as `parts` contiguous parts: balls and urns, that is, cuts drawn among the shots' boundaries without
     replacement. Every part has a step at least; a video with fewer shots gives fewer parts.
 
-    Where users' scores are known their summaries are made anew for each part, since each has its own budget;
+    Where summaries were made of users' scores (TVSum) they are made anew for each part, since each has its own budget;
     otherwise they are cut too, and a part may have users who chose nothing in it. Targets keep the video's scale.
     """
     truth = video.truth
@@ -172,8 +214,8 @@ def _part(video: SummaryVideo, number: int, frames: slice, steps: slice, ratio: 
         user_summary=truth.user_summary[:, frames],
         user_scores=given,
     )
-    if given is not None:
-        own = replace(own, user_summary=np.stack([summarize(s, own, ratio) for s in given]).astype(np.uint8))
+    if given is not None and truth.how == "mean":
+        own = replace(own, user_summary=_summaries(own, given, ratio))
     return replace(
         video,
         name=f"{video.name}#{number + 1}",
@@ -181,6 +223,21 @@ def _part(video: SummaryVideo, number: int, frames: slice, steps: slice, ratio: 
         target=video.target[steps],
         truth=own,
     )
+
+
+def _summaries(truth: Truth, scores: np.ndarray, ratio: float) -> np.ndarray:
+    """The users' summaries (users, frames) of their scores. Runs of one process that share data share them: thousands
+    of knapsacks take longer than a short run."""
+    key: tuple[Any, ...] = (ratio, truth.n_frames, truth.spread, scores.shape, str(scores.dtype))
+    key += tuple(np.ascontiguousarray(a).tobytes() for a in (truth.picks, truth.change_points, scores))
+    if key not in _made:
+        while len(_made) >= 512:
+            del _made[next(iter(_made))]
+        _made[key] = np.stack([summarize(s, truth, ratio) for s in scores]).astype(np.uint8)
+    return _made[key]
+
+
+_made: dict[tuple[Any, ...], np.ndarray] = {}
 
 
 def held_out_sources(parts: Parts, videos: Sequence[SummaryVideo], share: float, seed: int) -> set[str]:

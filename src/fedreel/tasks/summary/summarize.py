@@ -147,13 +147,13 @@ def _nearest_community(loaded: Loaded, rows: np.ndarray) -> tuple[str, list[str]
         public: Any = loaded.task.public(recipe.data, recipe.data.seed)
         if public is None:
             raise RunError("there is no public video")
-        proxy = public.sequences[0].cpu().numpy()
-        distance = dtw(rows, proxy, cost=method.cost, normalize=method.normalize)
+        proxies = [video.cpu().numpy() for video in public.sequences[: method.proxies]]
+        distance = [dtw(rows, proxy, cost=method.cost, normalize=method.normalize) for proxy in proxies]
     except FedreelError as error:
         why = " ".join(text for text in (error.problem, error.where) if text)
         known = ", ".join(sorted({*card["models"]} - {GLOBAL}))
         return GLOBAL, [f"the model `global` was taken, since no community could be found: {why}. There are: {known}"]
-    return min(means, key=lambda name: abs(means[name] - distance)), []
+    return min(means, key=lambda name: math.dist(means[name], distance)), []
 
 
 def _scores(loaded: Loaded, rows: np.ndarray, device: torch.device) -> np.ndarray:

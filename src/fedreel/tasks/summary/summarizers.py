@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -80,18 +80,22 @@ def mixture_transformer(
     dropout: float = 0.3,
     positions: bool = False,
     attention: str = "mixture",
+    block: str = "pre-norm",
 ) -> Summarizer:
-    """CFed-VS's Mixture Transformer in pre-norm blocks. `attention` is one of ATTENTIONS: `mixture` renormalises the
-    product of two attention maps, `literal` reads the paper's Eq. 5 to the letter, `plain` is the ablation."""
-    if attention not in ATTENTIONS:
-        raise RecipeError("no such attention", found=f"'{attention}'", hint=nearest(attention, ATTENTIONS))
+    """CFed-VS's Mixture Transformer. `attention` is one of ATTENTIONS: `mixture` renormalises the product of two
+    attention maps, `literal` reads the paper's Eq. 5 to the letter, `plain` is the ablation. `block` is one of BLOCKS:
+    `pre-norm` is a Transformer's usual block, `literal` reads the paper's Eq. 4 to the letter."""
+    for what, given, known in (("attention", attention, ATTENTIONS), ("block", block, BLOCKS)):
+        if given not in known:
+            raise RecipeError(f"no such {what}", found=f"'{given}'", hint=nearest(given, known))
     if width % heads or (positions and width % 2):
         raise RecipeError(
             "the width does not fit the heads",
             expected="a width that the number of heads divides, even if there are positions",
             found=f"width {width}, heads {heads}",
         )
-    backbone = Transformer(width_in, width, blocks, heads, dropout, positions, attention)
+    embed = nn.Linear(width_in, width)
+    backbone = Transformer(embed, [BLOCKS[block](width, heads, dropout, attention) for _ in range(blocks)], positions)
     return Summarizer(backbone, _head(width, hidden, dropout, first_norm=True))
 
 
@@ -143,22 +147,22 @@ class AttentionLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """An embedding to `width`, sinusoidal positions if wanted, and blocks."""
+    """An embedding, sinusoidal positions if wanted, and blocks. A block gets what the one before made of the steps, and
+    what that one attended to; before the first both are the embedded steps."""
 
-    def __init__(
-        self, width_in: int, width: int, blocks: int, heads: int, dropout: float, positions: bool, attention: str
-    ) -> None:
+    def __init__(self, embed: nn.Linear, blocks: Sequence[nn.Module], positions: bool) -> None:
         super().__init__()
         self.positions = positions
-        self.embed = nn.Linear(width_in, width)
-        self.blocks = nn.ModuleList([Block(width, heads, dropout, attention) for _ in range(blocks)])
+        self.embed = embed
+        self.blocks = nn.ModuleList(blocks)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         x = self.embed(x)
         if self.positions:
             x = x + _sinusoids(x)
+        attended = x
         for block in self.blocks:
-            x = block(x, mask)
+            x, attended = block(x, attended, mask)
         return x
 
 
@@ -169,18 +173,30 @@ class Block(nn.Module):
         super().__init__()
         self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = Attention(width, heads, attention)
-        layers = {
-            "hidden": nn.Linear(width, 2 * width),
-            "relu": nn.ReLU(),
-            "dropout": nn.Dropout(dropout),
-            "out": nn.Linear(2 * width, width),
-        }
-        self.mlp = nn.Sequential(OrderedDict(layers))
+        self.mlp = _mlp(width, dropout)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        x = x + self.dropout(self.attention(self.attention_norm(x), mask))
-        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+    def forward(self, x: Tensor, before: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        attended = self.dropout(self.attention(self.attention_norm(x), mask))
+        x = x + attended
+        return x + self.dropout(self.mlp(self.mlp_norm(x))), attended
+
+
+class LiteralBlock(nn.Module):
+    """Eq. 4: H^l = MLP(LN(A^l) + A^(l-1)) + H^(l-1), where A^l is the attention over H^(l-1)."""
+
+    def __init__(self, width: int, heads: int, dropout: float, attention: str) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.attention = Attention(width, heads, attention)
+        self.mlp = _mlp(width, dropout)
+
+    def forward(self, x: Tensor, before: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        attended = self.attention(x, mask)
+        return self.mlp(self.norm(attended) + before) + x, attended
+
+
+BLOCKS: dict[str, type[nn.Module]] = {"pre-norm": Block, "literal": LiteralBlock}
 
 
 class Attention(nn.Module):
@@ -198,6 +214,16 @@ class Attention(nn.Module):
         split = [t.unflatten(-1, (self.heads, -1)).transpose(-3, -2) for t in (*queries, self.key(x), self.value(x))]
         mixed = self.attend(*split, None if mask is None else mask.unsqueeze(-2))
         return self.out(mixed.transpose(-3, -2).flatten(-2))
+
+
+def _mlp(width: int, dropout: float) -> nn.Sequential:
+    layers = {
+        "hidden": nn.Linear(width, 2 * width),
+        "relu": nn.ReLU(),
+        "dropout": nn.Dropout(dropout),
+        "out": nn.Linear(2 * width, width),
+    }
+    return nn.Sequential(OrderedDict(layers))
 
 
 def _head(width: int, hidden: int, dropout: float, first_norm: bool = False, last_norm: bool = False) -> nn.Sequential:

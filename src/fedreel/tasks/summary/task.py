@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from fedreel.config import DataConfig, check_ranges
 from fedreel.core.abilities import Sequences
-from fedreel.core.task import Examples, Outputs, Population, Task
+from fedreel.core.task import Examples, Outputs, Task
 from fedreel.data.features import known_card, make_features
 from fedreel.errors import DataError, RecipeError
+from fedreel.tasks.summary.annotations import with_split, with_user_scores
 from fedreel.tasks.summary.data import How, Spread, SummaryVideo, find_public, find_summary, read_summary
 from fedreel.tasks.summary.metrics import RATIO, mean_defined, score
 from fedreel.tasks.summary.split import Batch, SummaryPopulation, Videos
@@ -24,9 +28,9 @@ _WIDTHS = {"plain": 64, "efficientnet-lite0": 1280}
 
 @dataclass(frozen=True)
 class Summary(Task, Sequences):
-    """A summarizer on steps of `width_in` features. `width`, `blocks`, `heads`, `attention` and `positions` are the
-    Mixture Transformer's; vsLSTM takes `hidden` and `dropout`, the attention model `dropout`. The paper's features are
-    GoogLeNet's (width_in 1024) at 2 steps a second."""
+    """A summarizer on steps of `width_in` features. `width`, `blocks`, `heads`, `attention`, `block` and `positions`
+    are the Mixture Transformer's; vsLSTM takes `hidden` and `dropout`, the attention model `dropout`. The paper's
+    features are GoogLeNet's (width_in 1024) at 2 steps a second."""
 
     sends: ClassVar = {"frames": "count"}
 
@@ -38,6 +42,8 @@ class Summary(Task, Sequences):
     how: How = "auto"  # F1: mean over users, or max
     spread: Spread = "auto"  # a step's score: held until the next pick, or the nearest pick's
     fragments: int = 0  # cut every video into so many parts; 0 = whole videos
+    splits: str = ""  # a json file of splits, data.seed says which; relative to the data's folder
+    annotations: str = ""  # the set's original annotations, for users' scores; relative to the data's folder
     ratio: float = RATIO  # of a video that its summary may keep
     width: int = 64
     blocks: int = 2
@@ -45,6 +51,7 @@ class Summary(Task, Sequences):
     hidden: int = 64
     dropout: float = 0.3
     attention: Literal["mixture", "literal", "plain"] = "mixture"
+    block: Literal["pre-norm", "literal"] = "pre-norm"  # literal: as the paper's Eq. 4 has it
     positions: bool = False
 
     def __post_init__(self) -> None:
@@ -67,12 +74,16 @@ class Summary(Task, Sequences):
             options["hidden"] = self.hidden
         if self.summarizer == "mixture_transformer":
             options |= {"width": self.width, "blocks": self.blocks, "heads": self.heads}
-            options |= {"attention": self.attention, "positions": self.positions}
+            options |= {"attention": self.attention, "block": self.block, "positions": self.positions}
         return make_summarizer(self.summarizer, self.width_in, **options)
 
-    def population(self, data: DataConfig, seed: int) -> Population:
+    def population(self, data: DataConfig, seed: int) -> SummaryPopulation:
         path = find_summary(data)
         videos = self._fitting(self._read(path), str(path))
+        if self.annotations:
+            videos = with_user_scores(videos, path.parent / self.annotations)
+        if self.splits:
+            videos = with_split(videos, path.parent / self.splits, data.seed)
         of_a_run = self.features.startswith("run:")
         card = known_card(self.features, self.width_in) if of_a_run else {"name": self.features, "width": self.width_in}
         return SummaryPopulation(videos, data, seed, features=card, fragments=self.fragments, ratio=self.ratio)
@@ -81,22 +92,38 @@ class Summary(Task, Sequences):
         assert isinstance(examples, Videos)
         return examples.sequences
 
+    def topics(self, examples: Examples) -> Tensor:
+        assert isinstance(examples, Videos)
+        return torch.tensor(examples.topics)
+
     def public(self, data: DataConfig, seed: int) -> Videos:
-        """One of the server's own videos, drawn among those for testing: what clients measure their distance to."""
+        """The server's own videos, what clients measure their distance to first: whole videos that no client trains on.
+        Of another file, those marked for testing or else all; of the clients' own, those held out for testing."""
         path = find_public(data)
         try:
-            videos = self._read(path)
+            videos = self._fitting(self._read(path), str(path))
         except RecipeError as error:
             hint = "set data.public to an h5 file with the same features"
             raise RecipeError(error.problem, expected=error.expected, found=error.found, hint=hint) from error
-        videos = self._fitting([v for v in videos if v.split == "test"] or videos, str(path))
-        return Videos.of([videos[int(np.random.default_rng([seed, 0x9B1C]).integers(len(videos)))]])
+        if data.source != "playground" and path.samefile(find_summary(data)):
+            held_out = self.population(data, seed).held_out
+            videos = [v for v in videos if v.source in held_out]
+        else:
+            videos = [v for v in videos if v.split == "test"] or videos
+        if not videos:
+            hint = "set data.test_share, or data.public to another file"
+            raise DataError("no video is held out for testing, so none can be the proxy", where=str(path), hint=hint)
+        rng = np.random.default_rng([seed, 0x9B1C])
+        first = int(rng.integers(len(videos)))
+        others = rng.permutation(np.delete(np.arange(len(videos)), first))
+        return Videos.of([videos[i] for i in (first, *others)])
 
     def forward(self, model: nn.Module, batch: Batch) -> Outputs:
         """Logits are the scores (B, N), 0 to 1; features the mean (B, width) of what the head sees of real steps."""
         x, mask = batch[0], batch[1]
-        features, scores = model.features_and_scores(x, None if len(x) == 1 else mask)  # type: ignore[operator]
-        if len(x) == 1:
+        bare = len(x) == 1 and not x.is_cuda  # no padding; on a GPU there may be some (see Videos)
+        features, scores = model.features_and_scores(x, None if bare else mask)  # type: ignore[operator]
+        if bare:
             return Outputs(features.mean(dim=1), scores)
         return Outputs((features * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True), scores)
 
@@ -124,10 +151,9 @@ class Summary(Task, Sequences):
         features = {**known_card(self.features, self.width_in), "fps": self.fps, "standardised": self.standardise}
         return {"input": {"features": features}, "summary": {"model": self.summarizer, "ratio": self.ratio}}
 
-    def _read(self, path: Any) -> list[SummaryVideo]:
-        return read_summary(
-            path, lambda: make_features(self.features), how=self.how, spread=self.spread, standardise=self.standardise
-        )
+    def _read(self, path: Path) -> list[SummaryVideo]:
+        make = partial(make_features, self.features)
+        return read_summary(path, make, how=self.how, spread=self.spread, standardise=self.standardise)
 
     def _fitting(self, videos: list[SummaryVideo], where: str) -> list[SummaryVideo]:
         """The videos, if what they say of themselves is what the task says."""

@@ -1,0 +1,138 @@
+"""CFed-VS's tables: which set is given, targets above chance, and differences paired by video."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedreel.reproduce as harness
+from fedreel.config import load_recipe
+from fedreel.errors import RecipeError
+from fedreel.reproduce.cfedvs import METHODS, TABLES
+from fedreel.reproduce.cfedvs_measures import SHARE, by_video, relate, remark
+from fedreel.reproduce.cfedvs_sets import sets_of
+from fedreel.reproduce.choose import check_unset
+from fedreel.reproduce.spec import Row, Scale
+from fedreel.tasks.summary.data import SUMME_CATEGORIES, TVSUM_FRAMES
+from support import annotated
+from support.shared import SHARED
+
+NAMES = [name for names in SUMME_CATEGORIES.values() for name in names.split()]
+
+
+def write(path: Path, names: list[str], width: int = 4) -> Path:
+    content = {f"video_{i}": {**annotated.keys(i, width=width), "video_name": n} for i, n in enumerate(names)}
+    return annotated.write(path, content)
+
+
+def test_sets_are_known_and_the_proxy_is_of_the_other_where_features_agree(tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", NAMES)
+    (summe,) = sets_of(tmp_path)
+    assert (summe.name, summe.usual["task.fragments"], summe.groups, summe.public) == ("SumMe", 4, 2, "")
+    other = write(tmp_path / "b.h5", ["mine", "yours"])
+    first, second = sets_of(tmp_path)
+    assert (first.name, second.name) == ("SumMe", "b")
+    assert (first.public, second.public) == (str(other), str(tmp_path / "a.h5"))
+    write(tmp_path / "b.h5", ["mine", "yours"], width=5)
+    assert [one.public for one in sets_of(tmp_path)] == ["", ""]
+    assert len({*TVSUM_FRAMES}) == 50
+
+
+def test_printed_numbers_stand_beside_their_own_set_only(tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", NAMES)
+    rows = TABLES["table2"].rows_for(tmp_path)
+    printed = {(r.name, r.setting["clients"]): r.paper for r in rows if r.paper}
+    assert printed["CFed-VS", "1 of 3 classes"] == {"f1_clients": 48.20}
+    assert len(printed) == 5 * 2
+    for table in TABLES.values():
+        assert {r.setting["set"] for r in table.rows_for(tmp_path)} == {"SumMe"}
+    write(tmp_path / "a.h5", ["mine", "yours"])
+    assert not any(r.paper for table in TABLES.values() for r in table.rows_for(tmp_path))
+
+
+def test_the_paper_scale_keeps_the_recipes_width_and_the_sets_groups(tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", NAMES)
+    spec = TABLES["table2"]
+    size = harness.for_data(spec.scales["paper"], spec, tmp_path)
+    for row in spec.rows_for(tmp_path):
+        if row.compute is None:
+            recipe = load_recipe(size.recipe, harness._settings(spec, size, row, 3))
+            assert (recipe.task["width"], recipe.task["fragments"], recipe.data.seed) == (512, 4, 3)
+            if "(oracle)" not in row.name:
+                assert recipe.method.get("groups", 2) == 2, row.name
+
+
+def test_a_setting_of_a_method_goes_to_the_rows_that_have_it(tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", NAMES)
+    spec = TABLES["fig5"]
+    rows = spec.rows_for(tmp_path)
+    size = Scale("cfedvs", (0,), over={"method.groups": 5})
+    check_unset(rows, size)
+    found = [load_recipe("cfedvs", harness._settings(spec, size, row, 0)).method for row in rows if not row.compute]
+    assert [(m["name"], m.get("groups")) for m in found] == [
+        ("ifca", 5),
+        ("fedgroup", 5),
+        ("cfedvs", 5),
+        ("centralised", None),
+    ]
+    with pytest.raises(RecipeError, match=r"no row's method has the setting method\.grups"):
+        check_unset(rows, Scale("cfedvs", (0,), over={"method.grups": 5}))
+    with pytest.raises(RecipeError, match="must not undo what makes the row"):
+        check_unset(TABLES["fig6"].rows_for(tmp_path), size)
+
+
+def cell(folder: Path, last: float, curve: list[float], videos: dict[str, float]) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text(json.dumps({"metrics": {"f1_clients": last, "tau_clients": last}}))
+    lines = [{"phase": "test", "round": i + 1, "metrics": {"f1_clients": f}} for i, f in enumerate(curve)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "derived.json").write_text(json.dumps({by_video.__name__: videos}))
+    return folder
+
+
+def rows() -> dict[str, Row]:
+    made: dict[str, Any] = {name: Row(name, METHODS[name]) for name in ("FedAvg", "CFed-VS", "IFCA", "centralised")}
+    return {**made, "random": Row("random", {}, compute=lambda recipe: {})}
+
+
+def test_targets_lie_above_chance_and_one_never_reached_counts(tmp_path: Path) -> None:
+    """Random 50, centralised 60: half of the way is 55."""
+    assert SHARE == 0.5
+    of, curves = rows(), {"FedAvg": [0.51, 0.54, 0.56], "CFed-VS": [0.55, 0.5, 0.5], "IFCA": [0.54] * 3}
+    cells = [(of[n], cell(tmp_path / n, c[-1], c, {})) for n, c in curves.items()]
+    cells.append((of["centralised"], cell(tmp_path / "c", 0.6, [0.6], {})))
+    cells.append((of["random"], cell(tmp_path / "r", 0.5, [], {})))
+    assert [m.get("rounds_to_target") for m in relate(cells)] == [3.0, 1.0, 4.0, 1.0, None]
+    worse = [*cells[:3], (of["centralised"], cell(tmp_path / "w", 0.49, [0.49], {})), cells[4]]
+    assert not any("rounds_to_target" in m for m in relate(worse))
+
+
+def test_differences_are_of_the_same_videos_and_a_video_counts_once(tmp_path: Path) -> None:
+    """Seed 0 tests a and b, seed 1 tests b and c; b's differences are .3 and .1."""
+    of = rows()
+    scores = [
+        ({"tau/a": 0.1, "tau/b": 0.0, "f1/a": 0.5}, {"tau/a": 0.2, "tau/b": 0.3, "f1/a": 0.25, "tau/x": 9.0}),
+        ({"tau/b": 0.2, "tau/c": 0.4}, {"tau/b": 0.3, "tau/c": 0.7}),
+    ]
+    runs: dict[str, list[Path]] = {"FedAvg": [], "CFed-VS": []}
+    for seed, both in enumerate(scores):
+        for name, videos in zip(runs, both):
+            runs[name].append(cell(tmp_path / f"{name}-seed{seed}", 0.0, [], videos))
+    first = relate([(of[name], found[0]) for name, found in runs.items()])
+    assert first[0] == {}
+    assert first[1] == pytest.approx({"tau_gain": 0.2, "f1_gain": -0.25})
+    (note,) = remark([(of[name], found) for name, found in runs.items()])
+    assert "CFed-VS +0.200 ± 0.058 (3 videos)" in note  # .1, .2, .3
+
+
+@pytest.mark.skipif(
+    not (SHARED / "summary").exists(), reason="the TVSum and SumMe files are not here (set FEDREEL_DATA)"
+)
+def test_the_shared_files_are_known() -> None:
+    summe, tvsum = sets_of(SHARED / "summary")
+    assert (summe.name, summe.scored, summe.usual["task.standardise"]) == ("SumMe", False, True)
+    assert (tvsum.name, tvsum.scored, "task.standardise" in tvsum.usual) == ("TVSum", True, False)
+    assert summe.public == tvsum.public == ""
