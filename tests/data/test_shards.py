@@ -63,7 +63,7 @@ def test_the_worker_count_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "in" / "o0" / "c0" / "zz.mp4").write_bytes(b"junk")
     clips = find(tmp_path / "in")
     for workers in (1, 3):
-        build(clips, tmp_path / "in", tmp_path / f"out{workers}", size=(8, 8), workers=workers)
+        build(clips, tmp_path / "in", tmp_path / f"out{workers}", side=8, workers=workers)
     assert files(tmp_path / "out1") == files(tmp_path / "out3")
 
 
@@ -163,7 +163,7 @@ def test_a_killed_build_goes_on_and_leaves_no_processes(tmp_path: Path) -> None:
         "import sys, pathlib\nfrom fedreel.data import clip_index, shards\n"
         "def said(done, total):\n    print(done, flush=True)\n"
         "root, out = map(pathlib.Path, sys.argv[1:])\n"
-        "shards.build(clip_index.find(root), root, out, size=(128, 128), workers=2, progress=said)\n"
+        "shards.build(clip_index.find(root), root, out, side=128, workers=2, progress=said)\n"
     )
     (tmp_path / "script.py").write_text(script)
     command = [sys.executable, str(tmp_path / "script.py"), str(root), str(tmp_path / "out")]
@@ -174,8 +174,8 @@ def test_a_killed_build_goes_on_and_leaves_no_processes(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.stdout.read()  # ends only when no child holds the pipe: the workers ended with their parent
     process.wait()
-    build(clips, root, tmp_path / "out", size=(128, 128), workers=1)
-    build(clips, root, tmp_path / "straight", size=(128, 128), workers=1)
+    build(clips, root, tmp_path / "out", side=128, workers=1)
+    build(clips, root, tmp_path / "straight", side=128, workers=1)
     assert files(tmp_path / "out") == files(tmp_path / "straight")
 
 
@@ -266,7 +266,7 @@ def test_real_sign_gestures(tmp_path: Path) -> None:
     (root / "user99" / "G01").mkdir(parents=True)
     (root / "user99" / "G01" / "cut.mp4").write_bytes(victim[: len(victim) * 2 // 3])
     (root / "user99" / "G01" / "garbage.mp4").write_bytes(bytes(range(256)) * 50)
-    shards = build(find(root), root, tmp_path / "out", size=(64, 64))
+    shards = build(find(root), root, tmp_path / "out", side=64)
     assert "user99/G01/garbage.mp4" in [b.path for b in shards.broken]
     assert {b.path for b in shards.broken + shards.cut} == {"user99/G01/garbage.mp4", "user99/G01/cut.mp4"}
     places = {clip.path: i for i, clip in enumerate(shards.clips)}

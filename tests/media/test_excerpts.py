@@ -84,7 +84,7 @@ def test_frames_are_what_shards_of_that_size_hold(tmp_path: Path) -> None:
     frames[:, :, 32:64] = 20  # the middle third
     write(tmp_path / "wide.mp4", frames, 8)
     clips = excerpts(tmp_path / "wide.mp4", 2, 16).clips
-    stored = build(find(tmp_path), tmp_path, tmp_path / "shards", size=(16, 16), workers=1).clip(0)
+    stored = build(find(tmp_path), tmp_path, tmp_path / "shards", side=16, workers=1).clip(0)
     np.testing.assert_array_equal(clips[0], stored[:2])
 
 

@@ -86,7 +86,7 @@ def test_equal_seeds_give_equal_batches() -> None:
 
 
 def test_clips_of_shards_come_in_the_order_asked_for(data: Path, tmp_path: Path) -> None:
-    made = shards.build(find(data), data, tmp_path / "shards", size=(8, 8))
+    made = shards.build(find(data), data, tmp_path / "shards", side=8)
     windows = Windows.of(made, [3, 0], span=8)
     (batch,) = next(windows.batches(4))
     assert np.array_equal(batch.numpy(), np.stack([made.clip(3), made.clip(0)]))
@@ -96,7 +96,7 @@ def test_clips_of_shards_come_in_the_order_asked_for(data: Path, tmp_path: Path)
 
 def test_a_population_divides_clips_as_recognition_does(data: Path) -> None:
     config = DataConfig(source=str(data))
-    population = WindowPopulation(open_clips(config, (8, 8)), config, 4, seed=0)
+    population = WindowPopulation(open_clips(config, 8), config, 4, seed=0)
     assert population.clients == ("owner0", "owner1")
     parts = [population.data(client) for client in population.clients]
     everyone = population.data(EVERYONE)
@@ -117,22 +117,22 @@ def flat(tmp_path: Path) -> Path:
 
 def test_clips_without_labels_and_owners_are_enough_where_the_partition_needs_neither(flat: Path) -> None:
     config = DataConfig(source=str(flat), partition={"name": "iid", "num_partitions": 2}, test_share=0.3)
-    population = WindowPopulation(open_clips(config, (8, 8)), config, 4, seed=0)
+    population = WindowPopulation(open_clips(config, 8), config, 4, seed=0)
     told = population.describe()
     assert told["classes"] == ["no label"]
     assert sum(n for counts in (told["train"], told["test"]) for (n,) in counts.values()) == 6
     owned = DataConfig(source=str(flat), owner="me")
-    assert WindowPopulation(open_clips(owned, (8, 8)), owned, 4, seed=0).clients == ("me",)
+    assert WindowPopulation(open_clips(owned, 8), owned, 4, seed=0).clients == ("me",)
 
 
 def test_a_partition_by_labels_asks_for_labels(flat: Path) -> None:
     partition = {"name": "dirichlet", "num_partitions": 2, "alpha": 1.0, "min_partition_size": 1}
     config = DataConfig(source=str(flat), partition=partition)
     with pytest.raises(DataError, match="no label"):
-        WindowPopulation(open_clips(config, (8, 8)), config, 4, seed=0)
+        WindowPopulation(open_clips(config, 8), config, 4, seed=0)
 
 
 def test_shards_of_another_size_name_the_setting_that_fits_them(data: Path, tmp_path: Path) -> None:
-    shards.build(find(data), data, tmp_path / "shards", size=(8, 8))
+    shards.build(find(data), data, tmp_path / "shards", side=8)
     with pytest.raises(DataError, match=r"set task\.stored=8"):
         open_clips(DataConfig(source=str(tmp_path / "shards")), (9, 9), "task.stored")

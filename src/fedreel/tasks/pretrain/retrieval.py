@@ -86,7 +86,7 @@ def clip_features(
 
 def ten_clips(source: Shards, rows: Sequence[int] | np.ndarray, frames: int, stride: int = 1) -> Iterator[Tensor]:
     """(some videos, ten clips, frames, H, W, 3) of bytes: every `stride`-th frame from places that are evenly spread,
-    the first clip at the beginning of the video, the last at its end. A short video begins again at its end."""
+    the first clip at the beginning of the video, the last at its end. A short video stands still at its end."""
     reach = (frames - 1) * stride + 1
     for start in range(0, len(rows), AT_ONCE):
         videos = [source.clip(int(i)) for i in rows[start : start + AT_ONCE]]
