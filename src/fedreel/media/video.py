@@ -104,7 +104,9 @@ class Reader:
             pixel = pictures.stream.codec_context.sample_aspect_ratio or Fraction(1)
             for frame in pictures.frames():
                 try:
-                    pixels = rgb(frame, short_edge(shape(frame, pixel), size) if isinstance(size, int) else size, scaler)
+                    pixels = rgb(
+                        frame, short_edge(shape(frame, pixel), size) if isinstance(size, int) else size, scaler
+                    )
                 except (av.FFmpegError, ValueError) as error:
                     self.fault = pictures.broken(error)
                     return

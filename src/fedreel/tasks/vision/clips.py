@@ -93,8 +93,8 @@ class ClipPopulation(HeldClips):
 
 
 def open_clips(config: DataConfig, side: int, setting: str = "task.size") -> shards.Shards:
-    """Shards of the recipe's source: the playground's actions, a folder of videos, or a folder of shards. `side` is that
-    of the squares that are seen, the shorter side of every clip; `setting` is what it comes from."""
+    """Shards of the recipe's source: the playground's actions, a folder of videos, or a folder of shards. `side` is the
+    shorter side of every clip, that of the squares that are seen; `setting` is what it comes from."""
     if config.source == "playground":
         return _playground_clips(config, side)
     root = playground.place_of(config, "actions", "a folder of videos, or a folder of shards")
