@@ -1,4 +1,4 @@
-"""What of the clients' data lies in memory: the least recently used leaves, what can stream does so beyond the budget."""
+"""What of the clients' data lies in memory: the least recently used leaves, and what can stream does so."""
 
 from __future__ import annotations
 

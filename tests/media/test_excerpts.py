@@ -13,7 +13,7 @@ from fedreel.errors import DataError
 from fedreel.media import frames as frames_module
 from fedreel.media.excerpts import EXCERPTS, excerpt_frames, excerpts
 from fedreel.media.frames import Timeline
-from fedreel.media.video import read, write
+from fedreel.media.video import middle_square, read, write
 from support.films import film, numbered, read_number
 
 
@@ -98,7 +98,7 @@ def test_of_a_video_that_breaks_off_the_beginning_is_taken(tmp_path: Path) -> No
     found = excerpts(tmp_path / "a.mp4", 4, 32)
     assert found.fault
     assert 0 < found.seconds < 6
-    assert [read_number(frame) for frame in found.clips[0]] == [0, 1, 2, 3]
+    np.testing.assert_array_equal(found.clips[0], middle_square(read(tmp_path / "a.mp4", 32)[0][:4]))
 
 
 def test_what_is_no_video_is_refused(tmp_path: Path) -> None:

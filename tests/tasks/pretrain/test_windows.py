@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedreel.config import DataConfig
+from fedreel.config import DataConfig, load_recipe
 from fedreel.core.task import EVERYONE
 from fedreel.data import shards
 from fedreel.data.clip_index import find
 from fedreel.errors import DataError
 from fedreel.media.video import write
+from fedreel.runs.run import load, run
+from fedreel.runs.rundir import read_metrics
 from fedreel.tasks.pretrain.pretexts import clamped, placed
 from fedreel.tasks.pretrain.windows import WindowPopulation, Windows
 from fedreel.tasks.vision.clips import open_clips
@@ -169,3 +171,18 @@ def test_shards_of_another_size_name_the_setting_that_fits_them(data: Path, tmp_
     shards.build(find(data), data, tmp_path / "shards", side=8)
     with pytest.raises(DataError, match=r"set task\.stored=8"):
         open_clips(DataConfig(source=str(tmp_path / "shards")), (9, 9), "task.stored")
+
+
+@pytest.mark.parametrize("quality", [0, 90])
+def test_training_ends_with_the_same_weights_held_in_memory_and_read_in_turn(
+    data: Path, tmp_path: Path, quality: int
+) -> None:
+    small = {"task.size": 14, "task.frames": 2, "round.rounds": 2, "round.evaluate_every": 1, "train.epochs": 1}
+    ends = []
+    for memory in (1.0, 1e-9):
+        settings = {**small, "data.source": str(data), "data.quality": quality, "data.memory": memory}
+        out = tmp_path / f"{memory}"
+        run(load_recipe("fedvssl", {**settings, "device": "cpu"}), out, quiet=True)
+        ends.append((load(out).model.state_dict(), [record["metrics"] for record in read_metrics(out, "test")]))
+    assert ends[0][1] == ends[1][1]
+    assert all(torch.equal(t, ends[1][0][name]) for name, t in ends[0][0].items())
