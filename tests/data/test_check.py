@@ -239,7 +239,7 @@ def test_shards_are_validated(tmp_path: Path) -> None:
     (tmp_path / "in" / "bob" / "7.mp4").write_bytes(b"junk")
     build(find(tmp_path / "in"), tmp_path / "in", tmp_path / "out", side=8, workers=1)
     report = check(tmp_path / "out")
-    assert (report.kind, len(report.clips), report.sizes) == ("shards", 7, {"8x8": 7})
+    assert (report.kind, len(report.clips), report.sizes) == ("shards", 7, {"16x8": 7})
     assert [problem.where for problem in report.problems] == ["bob/7.mp4"]
     part = tmp_path / "out" / "part-00000.u8"
     part.write_bytes(part.read_bytes()[:100])

@@ -14,7 +14,7 @@ from fedreel.media import frames as frames_module
 from fedreel.media.excerpts import EXCERPTS, excerpt_frames, excerpts
 from fedreel.media.frames import Timeline
 from fedreel.media.video import middle_square, read, write
-from support.films import film, numbered, read_number
+from support.films import film, numbered
 
 
 def test_a_hand_worked_example() -> None:
