@@ -39,7 +39,8 @@ def federated(
     at_once: int = 1,
     memory: float = 0.0,
 ) -> float:
-    """Seconds a round, of `at_once` clients side by side, with so many GB of their data held; `watch` is told of every round as it begins."""
+    """Seconds a round, of `at_once` clients side by side, with so many GB of their data held;
+    `watch` is told of every round as it begins."""
     ticks: list[float] = []
     algorithm = method.run
 

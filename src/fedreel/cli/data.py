@@ -58,7 +58,8 @@ def data_shard(
     quality: Annotated[int, typer.Option(help="Of JPEG pictures, 1 to 100 (90 is good); 0: raw frames.")] = 0,
     layout: Annotated[str, typer.Option(help="What the folders mean.")] = "auto",
 ) -> None:
-    """Decode videos once into shards: frames, raw or as JPEG pictures, that are mapped into memory. Broken files are skipped and listed."""
+    """Decode videos once into shards: frames, raw or as JPEG pictures, that are mapped into memory.
+    Broken files are skipped and listed."""
     from fedreel.data import archive, clip_index, shards
 
     out = out.resolve()

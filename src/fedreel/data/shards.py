@@ -296,8 +296,13 @@ def _decode_part(part: _Part) -> None:
                 (cut if sizes else broken).append(Broken(clip.path, reader.fault or "it holds no frames"))
             if sizes:
                 kept = _finish(file, offset, sizes, part)
-                place = {"part": part.number, "offset": offset, "size": file.tell() - offset}
-                what = {"fps": reader.fps * kept / len(sizes), "frames": kept, "height": shape[0], "width": shape[1]}
+                place: dict[str, Any] = {"part": part.number, "offset": offset, "size": file.tell() - offset}
+                what: dict[str, Any] = {
+                    "fps": reader.fps * kept / len(sizes),
+                    "frames": kept,
+                    "height": shape[0],
+                    "width": shape[1],
+                }
                 clips.append(ShardClip(**asdict(clip), **what, **place))
     found: dict[str, Sequence[Any]] = {"clips": clips, "broken": broken, "cut": cut}
     _save(part.done, {name: [asdict(entry) for entry in entries] for name, entries in found.items()})

@@ -107,8 +107,8 @@ class _Tuned(Labelled):
 
 @dataclass(frozen=True)
 class RandomClips:
-    """Of each video `frames` frames, `stride` apart, from a random place and in a random square, read from disk when their turn
-    comes: a set may be larger than memory."""
+    """Of each video `frames` frames, `stride` apart, from a random place and in a random square, read from disk when
+    their turn comes: a set may be larger than memory."""
 
     source: Shards
     rows: np.ndarray
