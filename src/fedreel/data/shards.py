@@ -316,8 +316,7 @@ def _finish(file: IO[bytes], start: int, sizes: list[int], part: _Part) -> int:
     """
     starts = np.cumsum([0, *sizes])
     if part.frames is not None and len(sizes) > part.frames:
-        chosen = spaced(len(sizes), part.frames)
-        end = start
+        chosen, end = spaced(len(sizes), part.frames), start
         for frame in chosen:
             file.seek(start + int(starts[frame]))  # never before `end`: nothing is read after it was overwritten
             image = file.read(sizes[frame])
@@ -362,9 +361,8 @@ def _same(plan: dict[str, Any], there: dict[str, Any], out: Path) -> None:
 def _taken(clip: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Frames of a clip: a view where they are evenly apart, else a copy."""
     step = int(times[1] - times[0]) if len(times) > 1 else 1
-    if step > 0 and (np.diff(times) == step).all():
-        return clip[times[0] : times[-1] + 1 : step] if len(times) else clip[:0]
-    return clip[times]
+    even = len(times) > 0 and step > 0 and (np.diff(times) == step).all()
+    return clip[times[0] : times[-1] + 1 : step] if even else clip[times]
 
 
 def _part_file(folder: Path, number: int, quality: int) -> Path:
