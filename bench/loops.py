@@ -13,7 +13,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from fedreel.config import Recipe, RoundConfig, TrainConfig
+from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig
 from fedreel.core.federation import Federation
 from fedreel.core.method import Method
 from fedreel.core.task import Task
@@ -37,8 +37,10 @@ def federated(
     device: str,
     watch: Callable[[int], None] = lambda round: None,
     at_once: int = 1,
+    memory: float = 0.0,
 ) -> float:
-    """Seconds a round, of `at_once` clients side by side; `watch` is told of every round as it begins."""
+    """Seconds a round, of `at_once` clients side by side, with so many GB of their data held;
+    `watch` is told of every round as it begins."""
     ticks: list[float] = []
     algorithm = method.run
 
@@ -61,6 +63,7 @@ def federated(
         task={"name": "bench"},
         method={"name": "bench"},
         engine={"name": "local"} if at_once == 1 else {"name": "streams", "at_once": at_once},
+        data=DataConfig(memory=memory),
         train=config,
         round=RoundConfig(rounds=WARM_UP + rounds + 1, evaluate_every=0),
     )

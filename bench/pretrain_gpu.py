@@ -22,7 +22,7 @@ from fedreel.core.task import ClientData, Population
 from fedreel.methods.fedvssl import FedVSSL
 from fedreel.models.r3d import R3DConfig
 from fedreel.tasks.pretrain.task import Pretrain
-from fedreel.tasks.pretrain.windows import Windows
+from fedreel.tasks.pretrain.windows import Held, Windows
 from loops import WARM_UP, federated, plain
 
 CLIENTS, BATCH, SIDE = 5, 4, 128
@@ -33,16 +33,15 @@ LONG = 2000.0  # microseconds: gaps in a step and between steps are shorter
 class Owners(Population):
     """Clients whose clips are random bytes."""
 
-    def __init__(self, clips: int, span: int) -> None:
+    def __init__(self, clips: int, task: Pretrain) -> None:
         torch.manual_seed(0)
-        frames = torch.randint(256, (clips * span, SIDE, SIDE, 3), dtype=torch.uint8, device=DEVICE)
-        starts = torch.arange(clips, device=DEVICE) * span
-        self.windows = Windows(frames, starts, torch.full((clips,), span, device=DEVICE), span)
+        asks, device = task._asks, torch.device(DEVICE)
+        frames = torch.randint(256, (clips, asks.span, SIDE, SIDE, 3), dtype=torch.uint8, device=device)
+        self.windows = Windows(Held(tuple(frames), SIDE, device), asks)
         self.clients = tuple(map(str, range(CLIENTS)))
 
     def data(self, client: str) -> ClientData:
-        none = replace(self.windows, offsets=self.windows.offsets[:0], lengths=self.windows.lengths[:0])
-        return ClientData(self.windows, none, {"frames": 0.0})
+        return ClientData(self.windows, Windows(Held((), SIDE, torch.device(DEVICE)), self.windows.asks))
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Random(Pretrain):
     clips: int = 0
 
     def population(self, data: Any, seed: int) -> Population:
-        return Owners(self.clips, self._asks.span)
+        return Owners(self.clips, self)
 
 
 KEPT: list[tuple[Tensor, Tensor]] = []
@@ -62,7 +61,7 @@ KEPT: list[tuple[Tensor, Tensor]] = []
 class Ready(Random):
     """The task with one question that is ready, always the same: training that has no input pipeline."""
 
-    def augment(self, batch: tuple[Tensor]) -> tuple[Tensor, Tensor]:
+    def augment(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         if not KEPT:
             KEPT.append(super().augment(batch))
         return KEPT[0]

@@ -109,7 +109,7 @@ def test_a_loaded_model_predicts_as_the_run_tested(finished: Path, data: Path) -
     assert not loaded.model.training
     assert loaded.card["not_trained"] == []
     recipe = load_recipe(finished / "recipe.toml")
-    population = ClipPopulation(open_clips(recipe.data, (16, 16)), recipe.data, 4, recipe.data.seed)
+    population = ClipPopulation(open_clips(recipe.data, 16), recipe.data, 4, recipe.data.seed)
     right = total = 0
     with torch.no_grad():
         for client in population.clients:

@@ -85,10 +85,13 @@ class DataConfig:
     seed: int = 0  # of the playground and the division; kept apart from the run's seed
     partition: dict[str, Any] = field(default_factory=lambda: {"name": "by-owner"})
     test_share: float = 0.25  # where the data do not say what is for testing
+    quality: int = 0  # videos are kept as raw frames (0), or as JPEG pictures of this quality, up to 100: much smaller
+    memory: float = 0.0  # GB of clients' data kept in the device's memory; 0: a quarter of it. Clips beyond it stream
     validate: bool = False  # test on a part of the training data, to choose settings by: the test part is left alone
 
     def __post_init__(self) -> None:
         check_ranges(self, "data", seed=(0, 2**63 - 1), test_share=(0, 0.99))
+        check_ranges(self, "data", quality=(0, 100), memory=(0, math.inf))
 
 
 @dataclass(frozen=True)

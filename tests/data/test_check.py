@@ -237,9 +237,9 @@ def test_unlabelled_videos_are_fine_for_pretraining(tmp_path: Path) -> None:
 def test_shards_are_validated(tmp_path: Path) -> None:
     good(tmp_path / "in")
     (tmp_path / "in" / "bob" / "7.mp4").write_bytes(b"junk")
-    build(find(tmp_path / "in"), tmp_path / "in", tmp_path / "out", size=(8, 8), workers=1)
+    build(find(tmp_path / "in"), tmp_path / "in", tmp_path / "out", side=8, workers=1)
     report = check(tmp_path / "out")
-    assert (report.kind, len(report.clips), report.sizes) == ("shards", 7, {"8x8": 7})
+    assert (report.kind, len(report.clips), report.sizes) == ("shards", 7, {"16x8": 7})
     assert [problem.where for problem in report.problems] == ["bob/7.mp4"]
     part = tmp_path / "out" / "part-00000.u8"
     part.write_bytes(part.read_bytes()[:100])

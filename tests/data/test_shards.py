@@ -45,14 +45,15 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_parts")
 def test_shards_hold_the_frames_of_the_videos(tmp_path: Path) -> None:
     clips = world(tmp_path / "in")
-    shards = build(clips, tmp_path / "in", tmp_path / "out", size=(8, 12), workers=1)
+    shards = build(clips, tmp_path / "in", tmp_path / "out", side=8, workers=1)
     assert len(shards) == 10
     assert [(c.path, c.label, c.owner) for c in shards.clips] == [(c.path, c.label, c.owner) for c in clips]
     assert shards.labels == ["c0", "c1"]
     assert shards.owners == ["o0", "o1"]
     for i, clip in enumerate(clips):
         frames, fps = video.read(tmp_path / "in" / clip.path, size=(8, 12))
-        assert np.array_equal(shards.clip(i), frames)
+        assert np.array_equal(shards.whole(i), frames)
+        assert np.array_equal(shards.clip(i), frames[:, :, 2:10])  # the square in the middle
         assert shards.clips[i].fps == fps == 8
     assert sorted(files(tmp_path / "out")) == ["index.json", *(f"part-{n:05d}.u8" for n in range(4))]
 
@@ -63,7 +64,7 @@ def test_the_worker_count_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "in" / "o0" / "c0" / "zz.mp4").write_bytes(b"junk")
     clips = find(tmp_path / "in")
     for workers in (1, 3):
-        build(clips, tmp_path / "in", tmp_path / f"out{workers}", size=(8, 8), workers=workers)
+        build(clips, tmp_path / "in", tmp_path / f"out{workers}", side=8, workers=workers)
     assert files(tmp_path / "out1") == files(tmp_path / "out3")
 
 
@@ -74,14 +75,69 @@ def test_views_are_read_only_and_not_copies(tmp_path: Path) -> None:
     assert np.shares_memory(shards.window(1, 0, 2), shards.clip(1))
 
 
-def test_windows_loop(tmp_path: Path) -> None:
+def test_windows_stand_still_at_the_ends(tmp_path: Path) -> None:
     clips = [c for c in world(tmp_path / "in", 3) if c.path.endswith("02.mp4")]
     shards = build(clips, tmp_path / "in", tmp_path / "out")
     clip = shards.clip(0)
     assert len(clip) == 5
-    for start, frames, stride in [(0, 5, 1), (1, 2, 2), (1, 3, 2), (3, 4, 1), (4, 7, 3), (-1, 3, 1), (4, 3, -2)]:
-        places = [(start + k * stride) % 5 for k in range(frames)]
+    for start, frames, stride, places in [
+        (0, 5, 1, [0, 1, 2, 3, 4]),
+        (1, 2, 2, [1, 3]),
+        (3, 4, 1, [3, 4, 4, 4]),
+        (4, 3, 3, [4, 4, 4]),
+        (-1, 3, 1, [0, 0, 1]),
+        (4, 3, -2, [4, 2, 0]),
+    ]:
         assert np.array_equal(shards.window(0, start, frames, stride), clip[places]), (start, frames, stride)
+
+
+def test_the_shorter_side_has_the_size_and_the_other_is_in_proportion(tmp_path: Path) -> None:
+    for name, height, width in (("wide", 16, 48), ("tall", 40, 20), ("ribbon", 8, 80)):
+        video.write(tmp_path / "in" / f"{name}.mp4", np.full((2, height, width, 3), 90, np.uint8), 8)
+    shards = build(find(tmp_path / "in"), tmp_path / "in", tmp_path / "out", side=10)
+    found = {c.path: (c.height, c.width) for c in shards.clips}
+    assert found == {"wide.mp4": (10, 30), "tall.mp4": (20, 10), "ribbon.mp4": (10, 40)}  # at most four times as long
+    assert shards.stack([0, 1, 2], 2).shape == (3, 2, 10, 10, 3)
+
+
+def test_a_square_can_be_cut_anywhere(tmp_path: Path) -> None:
+    shards = build(world(tmp_path / "in", 2), tmp_path / "in", tmp_path / "out", side=16)
+    whole = shards.whole(1)
+    assert whole.shape == (4, 16, 24, 3)
+    for left in (0, 4, 8):
+        found = shards.frames(1, np.array([3, 0, 9]), (0, left))
+        assert np.array_equal(found, whole[[3, 0, 3], :, left : left + 16])
+
+
+def smooth(root: Path) -> list[Clip]:
+    """Two clips of waves that move, as videos are smooth."""
+    y, x = np.mgrid[:32, :48]
+    for number in range(2):
+        waves = [128 + 60 * np.sin((x + 2 * t) / 9 + number) + 40 * np.cos(y / 7) for t in range(9)]
+        video.write(root / f"{number}.mp4", np.repeat(np.stack(waves)[..., None], 3, axis=3).astype(np.uint8), 8)
+    return find(root)
+
+
+def test_jpeg_shards_hold_nearly_the_same_frames_in_fewer_bytes(tmp_path: Path) -> None:
+    clips = smooth(tmp_path / "in")
+    raw = build(clips, tmp_path / "in", tmp_path / "raw", side=32)
+    jpeg = build(clips, tmp_path / "in", tmp_path / "jpeg", side=32, quality=90)
+    thin = build(clips, tmp_path / "in", tmp_path / "thin", side=32, quality=90, frames=4)
+    assert sum(c.size for c in jpeg.clips) < sum(c.size for c in raw.clips) / 2
+    for i in range(2):
+        assert np.abs(jpeg.whole(i).astype(int) - raw.whole(i)).mean() < 4
+        assert np.array_equal(thin.whole(i), jpeg.whole(i)[spaced(9, 4)])
+        assert np.array_equal(jpeg.frames(i, np.array([5, 5, 2, 20]), (0, 3)), jpeg.whole(i)[[5, 5, 2, 8], :, 3:35])
+
+
+def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
+    build(smooth(tmp_path / "in"), tmp_path / "in", tmp_path / "out", side=32, quality=90)
+    part = tmp_path / "out" / "part-00000.jpegs"
+    content = bytearray(part.read_bytes())
+    content[0:40] = bytes(40)
+    part.write_bytes(content)
+    with pytest.raises(DataError, match=r"frame 0 of 0\.mp4"):
+        Shards.open(tmp_path / "out").frames(0, np.array([0]))
 
 
 def test_stack_takes_evenly_spaced_frames(tmp_path: Path) -> None:
@@ -117,7 +173,7 @@ def test_broken_files_are_left_out_and_cut_ones_kept_in_part(tmp_path: Path) -> 
     (root / clips[4].path).write_bytes(b"garbage")
     (root / clips[7].path).unlink()
     data = (root / clips[9].path).read_bytes()
-    whole, _ = video.read(root / clips[9].path, size=(64, 64))
+    whole, _ = video.read(root / clips[9].path, size=64)
     (root / clips[9].path).write_bytes(data[:-40])
     shards = build(clips, root, tmp_path / "out", workers=1)
     assert [b.path for b in shards.broken] == [clips[4].path, clips[7].path]
@@ -125,8 +181,8 @@ def test_broken_files_are_left_out_and_cut_ones_kept_in_part(tmp_path: Path) -> 
     assert [c.path for c in shards.clips] == [c.path for n, c in enumerate(clips) if n not in (4, 7)]
     assert [c.path for c in shards.cut] == [clips[9].path]
     assert 0 < shards.clips[-1].frames < len(whole)
-    assert np.array_equal(shards.clip(7), whole[: shards.clips[-1].frames])
-    assert np.array_equal(shards.clip(6), video.read(root / clips[8].path, size=(64, 64))[0])
+    assert np.array_equal(shards.whole(7), whole[: shards.clips[-1].frames])
+    assert np.array_equal(shards.whole(6), video.read(root / clips[8].path, size=64)[0])
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -136,7 +192,7 @@ def test_an_interrupted_build_goes_on_where_it_stopped(tmp_path: Path, monkeypat
     decoded: list[str] = []
 
     class Failing(video.Reader):
-        def __init__(self, path: Path, size: tuple[int, int] | None = None) -> None:
+        def __init__(self, path: Path, size: video.Size = None) -> None:
             if len(decoded) == 8:
                 raise KeyboardInterrupt
             decoded.append(path.relative_to(root).as_posix())
@@ -163,7 +219,7 @@ def test_a_killed_build_goes_on_and_leaves_no_processes(tmp_path: Path) -> None:
         "import sys, pathlib\nfrom fedreel.data import clip_index, shards\n"
         "def said(done, total):\n    print(done, flush=True)\n"
         "root, out = map(pathlib.Path, sys.argv[1:])\n"
-        "shards.build(clip_index.find(root), root, out, size=(128, 128), workers=2, progress=said)\n"
+        "shards.build(clip_index.find(root), root, out, side=128, workers=2, progress=said)\n"
     )
     (tmp_path / "script.py").write_text(script)
     command = [sys.executable, str(tmp_path / "script.py"), str(root), str(tmp_path / "out")]
@@ -174,8 +230,8 @@ def test_a_killed_build_goes_on_and_leaves_no_processes(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.stdout.read()  # ends only when no child holds the pipe: the workers ended with their parent
     process.wait()
-    build(clips, root, tmp_path / "out", size=(128, 128), workers=1)
-    build(clips, root, tmp_path / "straight", size=(128, 128), workers=1)
+    build(clips, root, tmp_path / "out", side=128, workers=1)
+    build(clips, root, tmp_path / "straight", side=128, workers=1)
     assert files(tmp_path / "out") == files(tmp_path / "straight")
 
 
@@ -191,8 +247,8 @@ def test_the_same_inputs_reuse_the_shards(tmp_path: Path, monkeypatch: pytest.Mo
 def test_other_inputs_or_parameters_are_refused(tmp_path: Path) -> None:
     clips, root, out = world(tmp_path / "in", 3), tmp_path / "in", tmp_path / "out"
     build(clips, root, out)
-    with pytest.raises(DataError, match="height 32"):
-        build(clips, root, out, size=(32, 64))
+    with pytest.raises(DataError, match="side 32"):
+        build(clips, root, out, side=32)
     with pytest.raises(DataError, match="frames 2"):
         build(clips, root, out, frames=2)
     with pytest.raises(DataError, match="other videos"):
@@ -204,7 +260,7 @@ def test_other_inputs_or_parameters_are_refused(tmp_path: Path) -> None:
 
 def test_damaged_parts_are_named_with_their_bytes(tmp_path: Path) -> None:
     shards = build(world(tmp_path / "in", 2), tmp_path / "in", tmp_path / "out")
-    expected = sum(clip.frames for clip in shards.clips) * 64 * 64 * 3
+    expected = sum(clip.frames for clip in shards.clips) * 64 * 96 * 3
     part = tmp_path / "out" / "part-00000.u8"
     part.write_bytes(part.read_bytes()[:-1])
     with pytest.raises(DataError) as error:
@@ -216,7 +272,7 @@ def test_damaged_parts_are_named_with_their_bytes(tmp_path: Path) -> None:
         Shards.open(tmp_path / "out")
 
 
-@pytest.mark.parametrize("damage", [{"version": 99}, {"clips": 3}, {"height": "tall"}, {"clips": [{"path": "x"}]}])
+@pytest.mark.parametrize("damage", [{"version": 1}, {"clips": 3}, {"side": "tall"}, {"clips": [{"path": "x"}]}])
 def test_damaged_indices_are_errors(tmp_path: Path, damage: dict) -> None:
     build(world(tmp_path / "in", 1), tmp_path / "in", tmp_path / "out")
     index = tmp_path / "out" / "index.json"
@@ -266,13 +322,13 @@ def test_real_sign_gestures(tmp_path: Path) -> None:
     (root / "user99" / "G01").mkdir(parents=True)
     (root / "user99" / "G01" / "cut.mp4").write_bytes(victim[: len(victim) * 2 // 3])
     (root / "user99" / "G01" / "garbage.mp4").write_bytes(bytes(range(256)) * 50)
-    shards = build(find(root), root, tmp_path / "out", size=(64, 64))
+    shards = build(find(root), root, tmp_path / "out", side=64)
     assert "user99/G01/garbage.mp4" in [b.path for b in shards.broken]
     assert {b.path for b in shards.broken + shards.cut} == {"user99/G01/garbage.mp4", "user99/G01/cut.mp4"}
     places = {clip.path: i for i, clip in enumerate(shards.clips)}
     for clip in chosen[::7]:
-        frames, fps = video.read(source / clip.path, size=(64, 64))
-        assert np.array_equal(shards.clip(places[clip.path]), frames)
+        frames, fps = video.read(source / clip.path, size=64)
+        assert np.array_equal(shards.whole(places[clip.path]), frames)
         assert (fps, clip.owner[:4], clip.label[0]) == (15, "user", "G")
     assert shards.stack([places[c.path] for c in chosen], 8).std() > 10  # a picture, not a grey field
 

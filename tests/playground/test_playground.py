@@ -165,18 +165,18 @@ def test_a_copied_cache_of_decoded_clips_needs_neither_videos_nor_a_decoder(tmp_
     monkeypatch.setitem(playground.SIZES, "tiny", TINY)
     monkeypatch.setenv("FEDREEL_CACHE", str(tmp_path / "here"))
     config = DataConfig(size="tiny", seed=3)
-    here = open_clips(config, (16, 16))
+    here = open_clips(config, 16)
     shutil.copytree(tmp_path / "here" / "shards", tmp_path / "there" / "shards", copy_function=shutil.copyfile)
     shutil.rmtree(tmp_path / "here")
     monkeypatch.setenv("FEDREEL_CACHE", str(tmp_path / "there"))
     monkeypatch.setattr(playground, "make", lambda *_: pytest.fail("the world was made again"))
-    there = open_clips(config, (16, 16))
+    there = open_clips(config, 16)
     assert there.clips == here.clips
     assert there.stack(range(len(there)), 4).any()
     assert there.folder.is_relative_to(tmp_path / "there")
     for other in (replace(config, seed=4), replace(config, size="small")):
         with pytest.raises(pytest.fail.Exception, match="made again"):
-            open_clips(other, (16, 16))
+            open_clips(other, 16)
 
 
 def test_it_does_not_load_torch():

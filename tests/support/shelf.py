@@ -20,12 +20,14 @@ def shelved(folder: Path, clips: Sequence[np.ndarray], labels: Sequence[str], sp
     folder.mkdir(parents=True)
     entries, offset = [], 0
     for number, (clip, label, split) in enumerate(zip(clips, labels, splits)):
-        place = {"fps": 8.0, "part": 0, "offset": offset, "frames": len(clip)}
+        frames, height, width, _ = clip.shape
+        shape = {"frames": frames, "height": height, "width": width}
+        place = {"fps": 8.0, "part": 0, "offset": offset, "size": clip.size, **shape}
         entries.append({"path": f"{number}.mp4", "label": label, "owner": "", "split": split, **place})
-        offset += len(clip)
+        offset += clip.size
     (folder / "part-00000.u8").write_bytes(b"".join(clip.astype(np.uint8).tobytes() for clip in clips))
-    height, width = clips[0].shape[1:3]
-    index = {"version": 1, "height": height, "width": width, "clips": entries, "broken": [], "cut": []}
+    side = min(clips[0].shape[1:3])
+    index = {"version": 2, "side": side, "quality": 0, "clips": entries, "broken": [], "cut": []}
     (folder / "index.json").write_text(json.dumps(index))
     return Shards.open(folder)
 

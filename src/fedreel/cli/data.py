@@ -53,11 +53,13 @@ def data_check(
 def data_shard(
     source: Annotated[Path, typer.Argument(help="A folder of videos, or a zip or tar of one.")],
     out: Out,
-    size: Annotated[int, typer.Option(help="Height and width in pixels.")] = 64,
+    size: Annotated[int, typer.Option(help="Pixels of the shorter side; the other is in proportion.")] = 64,
     frames: Annotated[int | None, typer.Option(help="Keep so many evenly spaced frames of each clip [all].")] = None,
+    quality: Annotated[int, typer.Option(help="Of JPEG pictures, 1 to 100 (90 is good); 0: raw frames.")] = 0,
     layout: Annotated[str, typer.Option(help="What the folders mean.")] = "auto",
 ) -> None:
-    """Decode videos once into uint8 shards that are mapped into memory. Broken files are skipped and listed."""
+    """Decode videos once into shards: frames, raw or as JPEG pictures, that are mapped into memory.
+    Broken files are skipped and listed."""
     from fedreel.data import archive, clip_index, shards
 
     out = out.resolve()
@@ -66,7 +68,7 @@ def data_shard(
     clips = clip_index.find(source, layout)
     with ProgressBar() as progress:
         tell = progress.counting(f"decoding {source}")
-        done = shards.build(clips, source, out, size=(size, size), frames=frames, progress=tell)
+        done = shards.build(clips, source, out, side=size, frames=frames, quality=quality, progress=tell)
     for broken in done.broken:
         typer.echo(f"skipped {broken.path}: {broken.reason}", err=True)
     typer.echo(f"{len(done)} clips in {out}, {len(done.broken)} skipped")

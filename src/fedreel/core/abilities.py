@@ -30,7 +30,7 @@ class Embeds(Ability):
     @property
     @abstractmethod
     def side(self) -> int:
-        """Of the square that every frame is scaled to, whatever its shape, as in training."""
+        """Of the square in the middle of every frame, whose shorter side is scaled to it, as in training."""
 
     @abstractmethod
     def embed(self, model: nn.Module, clips: Tensor, pooling: Literal["mean", "grid"] = "mean") -> Tensor:

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TypeVar
 
 import torch
@@ -19,6 +19,7 @@ from fedreel.core.capture import Recorder
 from fedreel.core.exchange import Door, Ledger, Policy, check_kinds
 from fedreel.core.method import Method
 from fedreel.core.optim import Optimizer, make_optimizer
+from fedreel.core.residence import Residence
 from fedreel.core.state import PrivateStore, State, TrainedModels
 from fedreel.core.task import EVERYONE, ClientData, Population, Task
 from fedreel.core.terms import Adjust, Term
@@ -139,7 +140,8 @@ class Client:
         self.model.eval()
         size = 4 * self.config.batch_size
         with torch.no_grad():
-            self.task.before_test(self.model, self.data.train, size)
+            if type(self.task).before_test is not Task.before_test:  # else the training data are not needed
+                self.task.before_test(self.model, self.data.train, size)
             return self.task.evaluate(self.model, self.data.test, size)
 
     def trained(self, loss: float) -> None:
@@ -173,7 +175,9 @@ class Worker:
         store: PrivateStore,
         ledger: Ledger,
         policy: Policy,
+        memory: int = 0,
     ) -> None:
+        """`memory` is how many bytes of the clients' data may lie on the device; 0: a share of what it has."""
         self.task, self.method, self.config, self.population = task, method, config, population
         self.rounds, self.seed, self.device, self.store = rounds, seed, device, store
         self.blueprint = made = Blueprint(task, method, seed, device)
@@ -189,7 +193,9 @@ class Worker:
         self._optimizers: dict[tuple[str, ...], Optimizer] = {}
         self._declared = {**method.sends, **task.sends}
         check_kinds(self._declared, "the method or task")
-        self._resident: dict[str, ClientData] = {}
+        self.residence = Residence(device, memory)
+        self._known: dict[str, Mapping[str, float]] = {}  # clients' numbers
+        self._client: Client | None = None  # whom it last worked for: its data stay till the device has done its work
         self._spares: list[nn.Module] = []
         self._spares_used = 0
         self._checked = False
@@ -208,7 +214,7 @@ class Worker:
             ledger=self.door.ledger,
             policy=self.door.policy,
         )
-        other._resident, other.trained = self._resident, self.trained
+        other.residence, other.trained = self.residence, self.trained
         return other
 
     def leaves(self) -> dict[str, str]:
@@ -234,7 +240,7 @@ class Worker:
             torch.cuda.manual_seed(seed)
         self.generator.manual_seed(seed)
         self._spares_used = 0
-        client = self.open(order)
+        client = self._client = self.open(order)
         self.enter(client, self.weights)
         reply: Reply
         if order.kind == TRAIN:
@@ -327,12 +333,20 @@ class Worker:
             self.store.save(order.client, order.key, client.state)
 
     def _data(self, client: str) -> ClientData:
-        if client not in self._resident:
-            if client != EVERYONE and client not in self.population.clients:
-                raise FedreelError(f"there is no client '{client}' here", hint=nearest(client, self.population.clients))
-            data = self.population.data(client)
-            self._resident[client] = ClientData(data.train.to(self.device), data.test.to(self.device), data.numbers)
-        return self._resident[client]
+        if client != EVERYONE and client not in self.population.clients:
+            raise FedreelError(f"there is no client '{client}' here", hint=nearest(client, self.population.clients))
+        own = cache(lambda: self.population.data(client))
+        take = self.residence.take
+        return ClientData(
+            lambda: take((client, "train"), lambda: own().train),
+            lambda: take((client, "test"), lambda: own().test),
+            self._numbers(client, own),
+        )
+
+    def _numbers(self, client: str, own: Callable[[], ClientData]) -> Mapping[str, float]:
+        if client not in self._known:
+            self._known[client] = own().numbers
+        return self._known[client]
 
     def optimizer_of(self, only: Callable[[TensorInfo], bool] | None) -> Optimizer:
         """The optimizer of the whole model, or of some of its tensors."""

@@ -64,6 +64,7 @@ def make_worker(job: Job, population: Population, store: PrivateStore, ledger: L
         store=store,
         ledger=ledger,
         policy=policy,
+        memory=round(recipe.data.memory * 1e9),
     )
 
 

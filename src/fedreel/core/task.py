@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -17,7 +18,7 @@ Batch = Any
 
 
 class Examples(Protocol):
-    """A client's samples, resident on its device."""
+    """A client's samples. What of them lies in memory is counted by `nbytes`, where they have it; see `Streamable`."""
 
     def __len__(self) -> int: ...
 
@@ -36,6 +37,10 @@ class Tensors:
 
     def __len__(self) -> int:
         return self.tensors[0].shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in self.tensors)
 
     def to(self, device: torch.device) -> Tensors:
         return self if self.tensors[0].device == device else Tensors(tuple(t.to(device) for t in self.tensors))
@@ -62,13 +67,43 @@ class Tensors:
         return Tensors(tuple(torch.cat(columns) for columns in zip(*(p.tensors for p in parts))))
 
 
-@dataclass(frozen=True)
-class ClientData:
-    """What one client holds."""
+class Streamable(ABC):
+    """Examples that need not lie in memory: they can be read when their turn comes, and then give the same batches."""
 
-    train: Examples
-    test: Examples
-    numbers: Mapping[str, float] = field(default_factory=dict)  # what it may tell about its training data, e.g. frames
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """How much memory they would take."""
+
+    @abstractmethod
+    def to(self, device: torch.device) -> Examples:
+        """These, in the device's memory."""
+
+    @abstractmethod
+    def streamed(self, device: torch.device) -> Examples:
+        """These, whose batches are read when their turn comes and brought to the device."""
+
+
+class ClientData:
+    """What one client holds: examples, or functions that make them when they are first wanted, so that testing needs no
+    training data in memory and training no test data."""
+
+    def __init__(
+        self,
+        train: Examples | Callable[[], Examples],
+        test: Examples | Callable[[], Examples],
+        numbers: Mapping[str, float] = {},
+    ) -> None:
+        self._train, self._test = train, test
+        self.numbers = numbers  # what it may tell about its training data, e.g. frames
+
+    @cached_property
+    def train(self) -> Examples:
+        return self._train() if callable(self._train) else self._train
+
+    @cached_property
+    def test(self) -> Examples:
+        return self._test() if callable(self._test) else self._test
 
 
 EVERYONE = "everyone"  # the pseudo-client that holds all training data; only where the data lie in one place

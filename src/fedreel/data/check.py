@@ -196,7 +196,7 @@ def _check_shards(folder: Path) -> Report:
     report.problems += [Finding(entry.path, f"left out: {entry.reason}") for entry in shards.broken]
     report.problems += [Finding(entry.path, f"cut short: {entry.reason}") for entry in shards.cut]
     for clip in shards.clips:
-        _measure(report, f"{shards.width}x{shards.height}", clip.fps, clip.frames)
+        _measure(report, f"{clip.width}x{clip.height}", clip.fps, clip.frames)
     return report
 
 

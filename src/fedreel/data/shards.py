@@ -1,4 +1,5 @@
-"""Video decoded once into memory-mapped uint8: by all cores, resumable, the same for any worker count."""
+"""Videos as shards: their frames scaled once and stored, as they are or as JPEG pictures, mapped into memory; made by
+all cores, resumable, the same for any worker count."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Lock
 from typing import IO, Any
 
 import numpy as np
@@ -17,9 +19,10 @@ from fedreel.data.clip_index import Clip
 from fedreel.errors import DataError
 from fedreel.machine.files import locked
 from fedreel.machine.processes import in_processes
-from fedreel.media.video import Reader
+from fedreel.media.pictures import decode_jpeg, encode_jpeg
+from fedreel.media.video import Reader, middle_corner
 
-VERSION = 1
+VERSION = 2  # 1 had frames squeezed into squares
 INDEX, PLAN = "index.json", "building.json"
 LISTS = ("clips", "broken", "cut")
 CLIPS_PER_PART = 64
@@ -30,12 +33,21 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ShardClip(Clip):
-    """A clip in the shards: `frames` frames from frame `offset` of part `part`, stored at `fps` a second."""
+    """A clip in the shards: `frames` frames of height x width pixels in the `size` bytes of part `part` that begin at
+    byte `offset`, stored at `fps` a second."""
 
     fps: float = 0.0
     part: int = 0
     offset: int = 0
+    size: int = 0
     frames: int = 0
+    height: int = 0
+    width: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of its decoded frames."""
+        return self.frames * self.height * self.width * 3
 
 
 @dataclass(frozen=True)
@@ -47,15 +59,17 @@ class Broken:
 
 
 class Shards:
-    """Decoded clips on disk. `clips` says what they are; frames come as read-only views of mapped files."""
+    """Clips on disk, each with the shape of its video: its shorter side has `side` pixels. `clips` says what they are.
+    Frames are raw bytes (`quality` 0), of which one gets read-only views, or JPEG pictures, decoded when asked for."""
 
     def __init__(self, folder: Path, index: dict[str, Any]) -> None:
         self.folder = folder
-        self.height, self.width = int(index["height"]), int(index["width"])
+        self.side, self.quality = int(index["side"]), int(index["quality"])
         self.clips = [ShardClip(**entry) for entry in index["clips"]]
         self.broken = [Broken(**entry) for entry in index["broken"]]  # left out
         self.cut = [Broken(**entry) for entry in index["cut"]]  # kept, but their tails are missing
         self._parts: dict[int, np.ndarray] = {}
+        self._mapping = Lock()
 
     @classmethod
     def open(cls, folder: Path) -> Shards:
@@ -65,9 +79,9 @@ class Shards:
             raise DataError(
                 "these shards have another format",
                 where=str(folder / INDEX),
-                expected=f"version {VERSION}",
+                expected=f"version {VERSION}, in which clips keep the shape of their videos",
                 found=f"version {index.get('version')}",
-                hint="build them again into a new folder",
+                hint="build them again from the videos: fedreel data shard VIDEOS --size SIDE --out NEW_FOLDER",
             )
         try:
             shards = cls(folder, index)
@@ -93,46 +107,76 @@ class Shards:
         """The distinct owners, sorted."""
         return sorted({clip.owner for clip in self.clips})
 
-    def clip(self, i: int) -> np.ndarray:
-        """All frames of clip i, (T, H, W, 3): a read-only view, nothing is copied."""
+    def whole(self, i: int) -> np.ndarray:
+        """All frames of clip i, (T, H, W, 3), in the clip's own shape."""
         clip = self.clips[i]
-        return self._part(clip.part)[clip.offset : clip.offset + clip.frames]
+        return self._raw(clip) if not self.quality else self._decoded(clip, np.arange(clip.frames))
+
+    def clip(self, i: int) -> np.ndarray:
+        """The square in the middle of all frames of clip i, (T, side, side, 3)."""
+        return self.frames(i, np.arange(self.clips[i].frames))
 
     def window(self, i: int, start: int, frames: int, stride: int = 1) -> np.ndarray:
-        """Frames start, start + stride, ... of clip i; beyond its ends the clip loops (index modulo length).
+        """Of clip i frames start, start + stride, ..., the square in the middle; the clip stands still at its ends."""
+        return self.frames(i, start + stride * np.arange(frames))
 
-        A window inside the clip is a read-only view; a looped one is a copy.
-        """
-        clip = self.clip(i)
-        if start >= 0 and stride > 0 and start + (frames - 1) * stride < len(clip):
-            return clip[start : start + frames * stride : stride]
-        return clip[(start + stride * np.arange(frames)) % len(clip)]
+    def frames(self, i: int, times: np.ndarray, corner: tuple[int, int] | None = None) -> np.ndarray:
+        """These frames of clip i, (len(times), side, side, 3): the square that begins at a row and column [that in the
+        middle]. Before the first and after the last frame the clip stands still."""
+        clip = self.clips[i]
+        times = np.clip(times, 0, clip.frames - 1)
+        top, left = middle_corner(clip.height, clip.width) if corner is None else corner
+        found = self._decoded(clip, times) if self.quality else _taken(self._raw(clip), times)
+        return found[:, top : top + self.side, left : left + self.side]
 
     def stack(self, indices: Sequence[int], frames: int) -> np.ndarray:
-        """`frames` evenly spaced frames of each clip, (N, frames, H, W, 3); short clips repeat frames."""
-        out = np.empty((len(indices), frames, self.height, self.width, 3), np.uint8)
+        """`frames` evenly spaced frames of each clip, (N, frames, side, side, 3); short clips repeat frames."""
+        out = np.empty((len(indices), frames, self.side, self.side, 3), np.uint8)
         for row, i in enumerate(indices):
-            clip = self.clip(i)
-            out[row] = clip[spaced(len(clip), frames)]
+            out[row] = self.frames(i, spaced(self.clips[i].frames, frames))
         return out
 
+    def _raw(self, clip: ShardClip) -> np.ndarray:
+        return self._bytes(clip).reshape(clip.frames, clip.height, clip.width, 3)
+
+    def _decoded(self, clip: ShardClip, times: np.ndarray) -> np.ndarray:
+        """Each picture is decoded once, however often it is asked for. Of a clip first come its pictures, then where
+        each of them begins."""
+        stored = self._bytes(clip)
+        starts = stored[-4 * (clip.frames + 1) :].view(np.uint32)
+        distinct, places = np.unique(times, return_inverse=True)
+        pictures = np.empty((len(distinct), clip.height, clip.width, 3), np.uint8)
+        for picture, time in zip(pictures, distinct):
+            try:
+                decode_jpeg(stored[starts[time] : starts[time + 1]], picture)
+            except ValueError as error:
+                where = f"{_part_file(self.folder, clip.part, self.quality)}, frame {time} of {clip.path}"
+                hint = f"remove {self.folder} and build the shards again"
+                raise DataError("a stored picture is damaged", where=where, found=str(error), hint=hint) from error
+        return pictures if len(distinct) == len(times) and (places[1:] > places[:-1]).all() else pictures[places]
+
+    def _bytes(self, clip: ShardClip) -> np.ndarray:
+        return self._part(clip.part)[clip.offset : clip.offset + clip.size]
+
     def _part(self, number: int) -> np.ndarray:
-        if number not in self._parts:
-            if len(self._parts) >= MAPPED_PARTS:
-                del self._parts[next(iter(self._parts))]
-            mapped = np.memmap(_part_file(self.folder, number), np.uint8, "r")
-            self._parts[number] = np.asarray(mapped).reshape(-1, self.height, self.width, 3)
-        return self._parts[number]
+        with self._mapping:  # several threads may read
+            if number not in self._parts:
+                if len(self._parts) >= MAPPED_PARTS:
+                    del self._parts[next(iter(self._parts))]
+                file = _part_file(self.folder, number, self.quality)
+                self._parts[number] = np.asarray(np.memmap(file, np.uint8, "r"))
+            return self._parts[number]
 
     def _check_parts(self) -> None:
         ends: dict[int, int] = {}
         for clip in self.clips:
-            if clip.frames < 1 or clip.offset < 0 or clip.part < 0 or not clip.fps > 0:
+            if min(clip.frames, clip.height, clip.width) < 1 or min(clip.offset, clip.part) < 0 or not clip.fps > 0:
                 raise ValueError(f"impossible place of {clip.path}")
-            ends[clip.part] = max(ends.get(clip.part, 0), clip.offset + clip.frames)
-        for number, end in ends.items():
-            file = _part_file(self.folder, number)
-            expected = end * self.height * self.width * 3
+            if min(clip.height, clip.width) != self.side or (not self.quality and clip.size != clip.nbytes):
+                raise ValueError(f"impossible size of {clip.path}")
+            ends[clip.part] = max(ends.get(clip.part, 0), clip.offset + clip.size)
+        for number, expected in ends.items():
+            file = _part_file(self.folder, number, self.quality)
             found = file.stat().st_size if file.is_file() else -1
             if found != expected:
                 raise DataError(
@@ -149,12 +193,14 @@ def build(
     root: Path,
     out: Path,
     *,
-    size: tuple[int, int] = (64, 64),
+    side: int = 64,
     frames: int | None = None,
+    quality: int = 0,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Shards:
-    """Decode `clips` (paths below `root`) at `size` (h, w): every frame, or `frames` evenly spaced ones.
+    """Decode `clips` (paths below `root`), the shorter side at `side` pixels and the other in proportion: every frame,
+    or `frames` evenly spaced ones, as raw bytes or as JPEG pictures of a `quality` from 1 to 100.
 
     Files that cannot be read are left out and listed in `broken`; clips shorter than `frames` keep what they
     have. A build that was interrupted goes on where it stopped; a finished one is reused while the videos and
@@ -162,13 +208,17 @@ def build(
     """
     if not clips:
         raise DataError("no clips to build shards from", where=str(root))
-    if min(size) < 1 or (frames is not None and frames < 1):
-        raise DataError("shards need at least one pixel and one frame", found=f"size {size}, frames {frames}")
-    plan = _plan(clips, root, size, frames)
+    if side < 1 or (frames is not None and frames < 1) or not 0 <= quality <= 100:
+        raise DataError(
+            "such shards cannot be made",
+            expected="a side and frames of 1 or more, a quality from 0 to 100",
+            found=f"side {side}, frames {frames}, quality {quality}",
+        )
+    plan = _plan(clips, root, side, frames, quality)
     if not (out / INDEX).is_file():
         out.mkdir(parents=True, exist_ok=True)
         groups = [tuple(clips[i : i + CLIPS_PER_PART]) for i in range(0, len(clips), CLIPS_PER_PART)]
-        parts = [_Part(number, group, root, out, size, frames) for number, group in enumerate(groups)]
+        parts = [_Part(number, group, root, out, side, frames, quality) for number, group in enumerate(groups)]
         with locked(out):
             if not (out / INDEX).is_file():  # else another process was building them, and is done
                 _decode(parts, plan, workers, progress or (lambda done, total: None))
@@ -189,13 +239,18 @@ class _Part:
     clips: tuple[Clip, ...]
     root: Path
     out: Path
-    size: tuple[int, int]
+    side: int
     frames: int | None
+    quality: int
+
+    @property
+    def file(self) -> Path:
+        return _part_file(self.out, self.number, self.quality)
 
     @property
     def done(self) -> Path:
         """Exists once the part is complete, and says what is in it."""
-        return _part_file(self.out, self.number).with_suffix(".json")
+        return self.file.with_suffix(".json")
 
 
 def _decode(parts: list[_Part], plan: dict[str, Any], workers: int | None, progress: Progress) -> None:
@@ -225,47 +280,57 @@ def _decode_part(part: _Part) -> None:
     clips: list[ShardClip] = []
     broken: list[Broken] = []
     cut: list[Broken] = []
-    offset = 0
-    with _replacing(_part_file(part.out, part.number)) as file:
+    with _replacing(part.file) as file:
         for clip in part.clips:
-            reader, total = Reader(part.root / clip.path, part.size), 0
+            reader, offset = Reader(part.root / clip.path, part.side), file.tell()
+            sizes: list[int] = []  # of the frames, in bytes
+            shape = (0, 0)
             try:
                 for rgb in reader:
-                    file.write(rgb.data)
-                    total += 1
+                    shape = rgb.shape[:2]
+                    sizes.append(file.write(encode_jpeg(rgb, part.quality) if part.quality else rgb.data))
             except DataError as error:  # raised before the first frame, so nothing was written
                 broken.append(Broken(clip.path, error.found or error.problem))
                 continue
-            if reader.fault or not total:
-                (cut if total else broken).append(Broken(clip.path, reader.fault or "it holds no frames"))
-            if total:
-                kept = _thin(file, total, part)
-                fps = reader.fps * kept / total
-                clips.append(ShardClip(**asdict(clip), fps=fps, part=part.number, offset=offset, frames=kept))
-                offset += kept
+            if reader.fault or not sizes:
+                (cut if sizes else broken).append(Broken(clip.path, reader.fault or "it holds no frames"))
+            if sizes:
+                kept = _finish(file, offset, sizes, part)
+                place: dict[str, Any] = {"part": part.number, "offset": offset, "size": file.tell() - offset}
+                what: dict[str, Any] = {
+                    "fps": reader.fps * kept / len(sizes),
+                    "frames": kept,
+                    "height": shape[0],
+                    "width": shape[1],
+                }
+                clips.append(ShardClip(**asdict(clip), **what, **place))
     found: dict[str, Sequence[Any]] = {"clips": clips, "broken": broken, "cut": cut}
     _save(part.done, {name: [asdict(entry) for entry in entries] for name, entries in found.items()})
 
 
-def _thin(file: IO[bytes], total: int, part: _Part) -> int:
-    """Of the `total` frames just written keep part.frames evenly spaced ones; returns how many there are now.
+def _finish(file: IO[bytes], start: int, sizes: list[int], part: _Part) -> int:
+    """Of the frames written from byte `start` on, keep part.frames evenly spaced ones; of pictures, note where each
+    begins. Returns how many frames there are.
 
     Decoding to the file first and thinning there keeps memory flat however long the video is.
     """
-    if part.frames is None or total <= part.frames:
-        return total
-    step = part.size[0] * part.size[1] * 3
-    start = file.tell() - total * step
-    for place, frame in enumerate(spaced(total, part.frames)):
-        file.seek(start + int(frame) * step)  # frame >= place: nothing is read after it was overwritten
-        image = file.read(step)
-        file.seek(start + place * step)
-        file.write(image)
-    file.truncate()
-    return part.frames
+    starts = np.cumsum([0, *sizes])
+    if part.frames is not None and len(sizes) > part.frames:
+        chosen, end = spaced(len(sizes), part.frames), start
+        for frame in chosen:
+            file.seek(start + int(starts[frame]))  # never before `end`: nothing is read after it was overwritten
+            image = file.read(sizes[frame])
+            file.seek(end)
+            end += file.write(image)
+        file.truncate()
+        starts = np.cumsum([0, *(sizes[frame] for frame in chosen)])
+    if part.quality:
+        file.write(bytes(-file.tell() % 4))  # so that the table is aligned
+        file.write(starts.astype("<u4").tobytes())
+    return len(starts) - 1
 
 
-def _plan(clips: Sequence[Clip], root: Path, size: tuple[int, int], frames: int | None) -> dict[str, Any]:
+def _plan(clips: Sequence[Clip], root: Path, side: int, frames: int | None, quality: int) -> dict[str, Any]:
     """The head of the index: the parameters, and a fingerprint of the files, their sizes and times."""
     digest = hashlib.sha256()
     for clip in clips:
@@ -275,7 +340,7 @@ def _plan(clips: Sequence[Clip], root: Path, size: tuple[int, int], frames: int 
         except OSError:
             state = []
         digest.update(json.dumps([clip.path, clip.label, clip.owner, clip.split, *state]).encode())
-    head = {"version": VERSION, "height": size[0], "width": size[1], "frames": frames}
+    head = {"version": VERSION, "side": side, "frames": frames, "quality": quality}
     return {**head, "source": digest.hexdigest()}
 
 
@@ -293,8 +358,15 @@ def _same(plan: dict[str, Any], there: dict[str, Any], out: Path) -> None:
         )
 
 
-def _part_file(folder: Path, number: int) -> Path:
-    return folder / f"part-{number:05d}.u8"
+def _taken(clip: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Frames of a clip: a view where they are evenly apart, else a copy."""
+    step = int(times[1] - times[0]) if len(times) > 1 else 1
+    even = len(times) > 0 and step > 0 and (np.diff(times) == step).all()
+    return clip[times[0] : times[-1] + 1 : step] if even else clip[times]
+
+
+def _part_file(folder: Path, number: int, quality: int) -> Path:
+    return folder / f"part-{number:05d}.{'jpegs' if quality else 'u8'}"
 
 
 def _load(path: Path) -> dict[str, Any]:

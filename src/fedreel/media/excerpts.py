@@ -15,7 +15,7 @@ from av.video.reformatter import VideoReformatter
 
 from fedreel.media.frames import Film, Span, Timeline, select_frames
 from fedreel.media.packets import opened, reason, unreadable
-from fedreel.media.video import rgb
+from fedreel.media.video import middle_square, rgb, shape, short_edge
 
 EXCERPTS = 10  # of a video
 
@@ -33,11 +33,12 @@ class Excerpts:
 
 
 def excerpts(path: Path, frames: int, size: int) -> Excerpts:
-    """Clips of `frames` frames in a row, scaled to a square of `size` pixels as shards are."""
+    """Clips of `frames` frames in a row, the square in the middle of each: its side is the frame's shorter side, scaled
+    to `size` pixels, as shards have it."""
     scaler = VideoReformatter()
 
-    def square(frame: Any, _: Fraction) -> np.ndarray:
-        return rgb(frame, (size, size), scaler)
+    def square(frame: Any, pixel: Fraction) -> np.ndarray:
+        return middle_square(rgb(frame, short_edge(shape(frame, pixel), size), scaler))
 
     pictures, line = chosen(path, lambda n: excerpt_frames(n, frames), square)
     places = excerpt_frames(line.n_frames, frames)
@@ -46,9 +47,10 @@ def excerpts(path: Path, frames: int, size: int) -> Excerpts:
 
 
 def excerpt_frames(n_frames: int, frames: int) -> np.ndarray:
-    """Numbers (EXCERPTS, frames): centres evenly from frames / 2 to n_frames - frames / 2. A short video loops."""
-    starts = np.linspace(0, n_frames - frames, EXCERPTS).round().astype(np.int64)
-    return (starts[:, None] + np.arange(frames)) % n_frames
+    """Numbers (EXCERPTS, frames): centres evenly from frames / 2 to n_frames - frames / 2. A short video stops at its
+    last frame."""
+    starts = np.linspace(0, max(n_frames - frames, 0), EXCERPTS).round().astype(np.int64)
+    return np.minimum(starts[:, None] + np.arange(frames), n_frames - 1)
 
 
 def chosen(path: Path, which: Which, picture: Picture) -> tuple[dict[int, np.ndarray], Timeline]:
@@ -64,12 +66,6 @@ def chosen(path: Path, which: Which, picture: Picture) -> tuple[dict[int, np.nda
         return _all_decoded(path, which, picture)
     except (av.FFmpegError, ValueError) as error:  # pixels that nothing can convert
         raise unreadable(path, reason(error)) from error
-
-
-def shape(frame: Any, pixel: Fraction) -> tuple[float, float]:
-    """Height and width of a frame as a viewer sees it: upright, with the pixels' own proportions."""
-    tall, wide = float(frame.height), frame.width * float(pixel)
-    return (wide, tall) if round(frame.rotation / 90) % 2 else (tall, wide)
 
 
 def _scanned(path: Path) -> Timeline | None:

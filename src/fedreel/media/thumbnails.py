@@ -11,9 +11,8 @@ import av
 import numpy as np
 from av.video.reformatter import VideoReformatter
 
-from fedreel.media.excerpts import shape
 from fedreel.media.frames import Timeline, select_frames
-from fedreel.media.video import rgb
+from fedreel.media.video import rgb, shape
 
 WIDE, HIGH = 360, 270  # a picture fits into this
 

@@ -16,6 +16,9 @@ import numpy as np
 from fedreel.errors import DataError
 from fedreel.media.packets import UNSTATED_FPS, opened, unreadable
 
+Size = tuple[int, int] | int | None  # height and width; or the shorter side, the other by the picture's shape; or as is
+LONGEST = 4  # times the shorter side: what is longer still is squeezed to that
+
 SUFFIXES = frozenset([".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp"])
 
 log = logging.getLogger(__name__)
@@ -61,8 +64,8 @@ def write(path: Path, frames: np.ndarray, fps: int) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def read(path: Path, size: tuple[int, int] | None = None, max_frames: int | None = None) -> tuple[np.ndarray, float]:
-    """RGB uint8 frames (T, H, W, 3) and frames per second; `size` (h, w) rescales while decoding.
+def read(path: Path, size: Size = None, max_frames: int | None = None) -> tuple[np.ndarray, float]:
+    """RGB uint8 frames (T, H, W, 3) and frames per second; `size` rescales while decoding.
 
     A file of which only the tail is unreadable gives the frames before it and a logged warning;
     `read_lenient` hands the reason to the caller instead.
@@ -73,7 +76,7 @@ def read(path: Path, size: tuple[int, int] | None = None, max_frames: int | None
     return video.frames, video.fps
 
 
-def read_lenient(path: Path, size: tuple[int, int] | None = None, max_frames: int | None = None) -> Video:
+def read_lenient(path: Path, size: Size = None, max_frames: int | None = None) -> Video:
     """Like `read`, with the fault of an unreadable tail in the result; no frame at all is a DataError."""
     reader = Reader(path, size)
     frames = list(itertools.islice(reader, max_frames))
@@ -85,7 +88,7 @@ def read_lenient(path: Path, size: tuple[int, int] | None = None, max_frames: in
 class Reader:
     """Iterate over a video's RGB frames, one in memory at a time; `fps` and `fault` fill in on the way."""
 
-    def __init__(self, path: Path, size: tuple[int, int] | None = None) -> None:
+    def __init__(self, path: Path, size: Size = None) -> None:
         self.path, self.size = Path(path), size
         self.fps = UNSTATED_FPS
         self.fault = ""
@@ -98,15 +101,44 @@ class Reader:
         self.fault, size = "", self.size
         with opened(self.path, threads=1) as pictures:  # shards are built one process per core
             self.fps = pictures.fps
+            pixel = pictures.stream.codec_context.sample_aspect_ratio or Fraction(1)
             for frame in pictures.frames():
                 try:
-                    pixels = rgb(frame, size, scaler)
+                    pixels = rgb(
+                        frame, short_edge(shape(frame, pixel), size) if isinstance(size, int) else size, scaler
+                    )
                 except (av.FFmpegError, ValueError) as error:
                     self.fault = pictures.broken(error)
                     return
                 size = pixels.shape[:2]  # a stream may change its size midway; its frames here may not
                 yield pixels
             self.fault = pictures.fault
+
+
+def shape(frame: Any, pixel: Fraction) -> tuple[float, float]:
+    """Height and width of a frame as a viewer sees it: upright, with the pixels' own proportions."""
+    tall, wide = float(frame.height), frame.width * float(pixel)
+    return (wide, tall) if round(frame.rotation / 90) % 2 else (tall, wide)
+
+
+def short_edge(shown: tuple[float, float], side: int) -> tuple[int, int]:
+    """Height and width of a picture of this shape whose shorter side has `side` pixels."""
+    scale = side / min(shown)
+    tall, wide = (min(max(round(length * scale), side), LONGEST * side) for length in shown)
+    return tall, wide
+
+
+def middle_square(frames: np.ndarray) -> np.ndarray:
+    """The square in the middle of pictures (..., H, W, 3): a view."""
+    top, left = middle_corner(*frames.shape[-3:-1])
+    side = min(frames.shape[-3:-1])
+    return frames[..., top : top + side, left : left + side, :]
+
+
+def middle_corner(height: int, width: int) -> tuple[int, int]:
+    """Where the square in the middle of a picture begins."""
+    side = min(height, width)
+    return (height - side) // 2, (width - side) // 2
 
 
 def rgb(frame: Any, size: tuple[int, int] | None, scaler: Any) -> np.ndarray:

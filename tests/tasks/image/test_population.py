@@ -15,6 +15,7 @@ from PIL import Image
 import fedreel.tasks.image.population as module
 from fedreel.config import DataConfig
 from fedreel.core.client import Worker
+from fedreel.core.residence import Residence
 from fedreel.core.task import EVERYONE, Tensors
 from fedreel.data.shards import Broken
 from fedreel.errors import DataError, FedreelError, RecipeError
@@ -264,7 +265,7 @@ def test_all_clients_share_the_test_images_on_every_device() -> None:
 def test_a_worker_keeps_one_copy_of_the_test_images_for_all_clients() -> None:
     made = population(pictures(splits="train test"))
     worker = Worker.__new__(Worker)
-    worker.population, worker.device, worker._resident = made, torch.device("meta"), {}
+    worker.population, worker.residence, worker._known = made, Residence(torch.device("meta"), 10**9), {}
     kept = [worker._data(client).test for client in made.clients]
     assert len({id(test.images) for test in kept}) == 1
     assert kept[0].images.device.type == "meta"

@@ -2,101 +2,136 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from fedreel.config import DataConfig
+from fedreel.config import DataConfig, load_recipe
 from fedreel.core.task import EVERYONE
 from fedreel.data import shards
 from fedreel.data.clip_index import find
 from fedreel.errors import DataError
 from fedreel.media.video import write
+from fedreel.runs.run import load, run
+from fedreel.runs.rundir import read_metrics
+from fedreel.tasks.pretrain.pretexts import clamped, placed
 from fedreel.tasks.pretrain.windows import WindowPopulation, Windows
 from fedreel.tasks.vision.clips import open_clips
+from support.shelf import shelved
 
 LENGTHS = (9, 4, 12, 6, 5)
+CPU = torch.device("cpu")
 
 
-def numbered(lengths: tuple[int, ...] = LENGTHS, span: int = 5) -> tuple[Windows, list[torch.Tensor]]:
-    """Clips whose pixels are 20 * clip + frame, in one tensor and one by one."""
-    clips = [
-        (20 * i + torch.arange(n)).to(torch.uint8)[:, None, None, None].expand(n, 2, 3, 3)
-        for i, n in enumerate(lengths)
-    ]
-    sizes = torch.tensor(lengths)
-    return Windows(torch.cat(clips), sizes.cumsum(0) - sizes, sizes, span), clips
+@dataclass(frozen=True)
+class InARow:
+    """Asks about so many frames in a row, and tells where they begin."""
+
+    span: int = 5
+
+    def pick(self, lengths: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+        first = placed(lengths - self.span, torch.rand(len(lengths), generator=generator))
+        return clamped(first[:, None] + torch.arange(self.span), lengths), first
 
 
-def shown(window: torch.Tensor) -> tuple[int, list[int]]:
-    """Which clip a window is of, and which of its frames."""
-    values = window[:, 0, 0, 0].tolist()
-    assert (window == window[:, :1, :1, :1]).all()
-    assert len({v // 20 for v in values}) == 1
-    return values[0] // 20, [v % 20 for v in values]
+def numbered(folder: Path, lengths: tuple[int, ...] = LENGTHS, span: int = 5) -> Windows:
+    """Clips, 2 x 3 and 3 x 2 pixels, whose pixels are 40 * clip + 2 * frame, plus 1 beyond the first row or column."""
+    clips = []
+    for i, n in enumerate(lengths):
+        clip = np.broadcast_to((40 * i + 2 * np.arange(n))[:, None, None, None], (n, 2, 3, 3)).astype(np.uint8)
+        clip[:, :, 1:] += 1
+        clips.append(clip if i % 2 else clip.transpose(0, 2, 1, 3).copy())
+    return Windows.of(shelved(folder, clips, [""] * len(clips), [""] * len(clips)), range(len(clips)), InARow(span))
 
 
-def test_without_a_generator_windows_are_the_middles_in_order() -> None:
-    windows, clips = numbered()
-    (batch,) = next(windows.batches(8))
-    assert batch.shape == (5, 5, 2, 3, 3)
-    assert batch.dtype == torch.uint8
-    for got, clip in zip(batch, clips):
-        start = max(len(clip) - 5, 0) // 2
-        expected = torch.stack([clip[(start + t) % len(clip)] for t in range(5)])
-        assert torch.equal(got, expected)
+def shown(clip: torch.Tensor) -> tuple[int, list[int], int]:
+    """Which clip it is of, which of its frames, and whether its square begins at the first row or column (0) or not."""
+    assert (clip == clip[:, :, :, :1]).all()
+    first = clip[:, 0, 0, 0]
+    return int(first[0]) // 40, (first % 40 // 2).tolist(), int(first[0] % 2)
 
 
-def test_shuffled_windows_are_consecutive_frames_from_every_possible_place() -> None:
-    windows, _ = numbered()
+def test_shuffled_clips_are_what_was_picked_in_squares_from_every_place(tmp_path: Path) -> None:
+    windows = numbered(tmp_path / "shards").to(CPU)
     generator = torch.Generator().manual_seed(0)
     starts: dict[int, set[int]] = {i: set() for i in range(5)}
-    for _ in range(200):
-        seen = [shown(window) for (batch,) in windows.batches(2, generator) for window in batch]
-        assert sorted(clip for clip, _ in seen) == [0, 1, 2, 3, 4]
-        for clip, frames in seen:
-            assert frames == [(frames[0] + t) % LENGTHS[clip] for t in range(5)]
-            starts[clip].add(frames[0])
+    squares = set()
+    for _ in range(100):
+        batches = [*windows.batches(2, generator)]
+        seen = [(*shown(clip), int(at)) for clips, first in batches for clip, at in zip(clips, first)]
+        assert sorted(clip for clip, *_ in seen) == [0, 1, 2, 3, 4]
+        for clip, frames, square, first in seen:
+            assert frames == [min(first + t, LENGTHS[clip] - 1) for t in range(5)]
+            starts[clip].add(first)
+            squares.add((clip, square))
     assert starts == {0: {*range(5)}, 1: {0}, 2: {*range(8)}, 3: {0, 1}, 4: {0}}
+    assert squares == {(clip, square) for clip in range(5) for square in (0, 1)}
 
 
-def test_a_clip_shorter_than_a_window_begins_again() -> None:
-    windows, _ = numbered((3,), span=8)
+def test_windows_to_test_with_are_the_middles_in_order(tmp_path: Path) -> None:
+    found = [one for pair in numbered(tmp_path / "shards").windows(2) for one in zip(*pair)]
+    assert [(*shown(clip)[:2], int(n)) for clip, n in found] == [
+        (0, [2, 3, 4, 5, 6], 5),
+        (1, [0, 1, 2, 3, 3], 4),  # a short clip stands still
+        (2, [3, 4, 5, 6, 7], 5),
+        (3, [0, 1, 2, 3, 4], 5),
+        (4, [0, 1, 2, 3, 4], 5),
+    ]
+
+
+def test_a_clip_shorter_than_what_is_asked_for_stands_still_at_its_last_frame(tmp_path: Path) -> None:
+    windows = numbered(tmp_path / "shards", (3,), span=8)
     for generator in (None, torch.Generator().manual_seed(1)):
-        (batch,) = next(windows.batches(1, generator))
-        assert shown(batch[0]) == (0, [0, 1, 2, 0, 1, 2, 0, 1])
+        ((clips, _),) = windows.batches(1, generator)
+        assert shown(clips[0])[1] == [0, 1, 2, 2, 2, 2, 2, 2]
 
 
-def test_a_single_sample_left_over_joins_the_batch_before_it() -> None:
-    windows, _ = numbered()
-    assert [len(batch) for (batch,) in windows.batches(2)] == [2, 3]
-    assert [len(batch) for (batch,) in windows.batches(3)] == [3, 2]
-    assert [len(batch) for (batch,) in windows.batches(1)] == [1] * 5
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_batches_are_the_same_held_in_memory_and_read_in_turn(tmp_path: Path, size: int) -> None:
+    read = numbered(tmp_path / "shards")
+    assert read.nbytes == sum(n * 18 for n in LENGTHS)
+    for seed in (None, 3):
+        one, other, again = (
+            [*w.batches(size, None if seed is None else torch.Generator().manual_seed(seed))]
+            for w in (read.to(CPU), read.streamed(CPU), read)
+        )
+        assert len(one) == len(other)
+        for a, b, c in zip(one, other, again):
+            assert all(torch.equal(x, y) and torch.equal(x, z) for x, y, z in zip(a, b, c))
 
 
-def test_equal_seeds_give_equal_batches() -> None:
-    windows, _ = numbered()
-    first, second, other = (
-        torch.cat([b for (b,) in windows.batches(2, torch.Generator().manual_seed(seed))]) for seed in (3, 3, 4)
-    )
-    assert torch.equal(first, second)
-    assert not torch.equal(first, other)
+def test_an_iteration_that_is_given_up_ends_its_threads(tmp_path: Path) -> None:
+    before = threading.active_count()
+    batches = numbered(tmp_path / "shards").batches(1)
+    next(batches)
+    batches.close()
+    for thread in threading.enumerate()[before:]:
+        thread.join(10)
+    assert threading.active_count() == before
+
+
+def test_a_single_sample_left_over_joins_the_batch_before_it(tmp_path: Path) -> None:
+    windows = numbered(tmp_path / "shards")
+    assert [len(clips) for clips, _ in windows.batches(2)] == [2, 3]
+    assert [len(clips) for clips, _ in windows.batches(3)] == [3, 2]
+    assert [len(clips) for clips, _ in windows.batches(1)] == [1] * 5
 
 
 def test_clips_of_shards_come_in_the_order_asked_for(data: Path, tmp_path: Path) -> None:
-    made = shards.build(find(data), data, tmp_path / "shards", size=(8, 8))
-    windows = Windows.of(made, [3, 0], span=8)
-    (batch,) = next(windows.batches(4))
+    made = shards.build(find(data), data, tmp_path / "shards", side=8)
+    ((batch, _),) = Windows.of(made, [3, 0], InARow(8)).windows(4)
     assert np.array_equal(batch.numpy(), np.stack([made.clip(3), made.clip(0)]))
-    assert len(Windows.of(made, [], span=8)) == 0
-    assert list(Windows.of(made, [], span=8).batches(4)) == []
+    nothing = Windows.of(made, [], InARow(8))
+    assert (len(nothing), [*nothing.batches(4)], [*nothing.windows(4)]) == (0, [], [])
 
 
 def test_a_population_divides_clips_as_recognition_does(data: Path) -> None:
     config = DataConfig(source=str(data))
-    population = WindowPopulation(open_clips(config, (8, 8)), config, 4, seed=0)
+    population = WindowPopulation(open_clips(config, 8), config, InARow(4), seed=0)
     assert population.clients == ("owner0", "owner1")
     parts = [population.data(client) for client in population.clients]
     everyone = population.data(EVERYONE)
@@ -117,22 +152,37 @@ def flat(tmp_path: Path) -> Path:
 
 def test_clips_without_labels_and_owners_are_enough_where_the_partition_needs_neither(flat: Path) -> None:
     config = DataConfig(source=str(flat), partition={"name": "iid", "num_partitions": 2}, test_share=0.3)
-    population = WindowPopulation(open_clips(config, (8, 8)), config, 4, seed=0)
+    population = WindowPopulation(open_clips(config, 8), config, InARow(4), seed=0)
     told = population.describe()
     assert told["classes"] == ["no label"]
     assert sum(n for counts in (told["train"], told["test"]) for (n,) in counts.values()) == 6
     owned = DataConfig(source=str(flat), owner="me")
-    assert WindowPopulation(open_clips(owned, (8, 8)), owned, 4, seed=0).clients == ("me",)
+    assert WindowPopulation(open_clips(owned, 8), owned, InARow(4), seed=0).clients == ("me",)
 
 
 def test_a_partition_by_labels_asks_for_labels(flat: Path) -> None:
     partition = {"name": "dirichlet", "num_partitions": 2, "alpha": 1.0, "min_partition_size": 1}
     config = DataConfig(source=str(flat), partition=partition)
     with pytest.raises(DataError, match="no label"):
-        WindowPopulation(open_clips(config, (8, 8)), config, 4, seed=0)
+        WindowPopulation(open_clips(config, 8), config, InARow(4), seed=0)
 
 
 def test_shards_of_another_size_name_the_setting_that_fits_them(data: Path, tmp_path: Path) -> None:
-    shards.build(find(data), data, tmp_path / "shards", size=(8, 8))
+    shards.build(find(data), data, tmp_path / "shards", side=8)
     with pytest.raises(DataError, match=r"set task\.stored=8"):
         open_clips(DataConfig(source=str(tmp_path / "shards")), (9, 9), "task.stored")
+
+
+@pytest.mark.parametrize("quality", [0, 90])
+def test_training_ends_with_the_same_weights_held_in_memory_and_read_in_turn(
+    data: Path, tmp_path: Path, quality: int
+) -> None:
+    small = {"task.size": 14, "task.frames": 2, "round.rounds": 2, "round.evaluate_every": 1, "train.epochs": 1}
+    ends = []
+    for memory in (1.0, 1e-9):
+        settings = {**small, "data.source": str(data), "data.quality": quality, "data.memory": memory}
+        out = tmp_path / f"{memory}"
+        run(load_recipe("fedvssl", {**settings, "device": "cpu"}), out, quiet=True)
+        ends.append((load(out).model.state_dict(), [record["metrics"] for record in read_metrics(out, "test")]))
+    assert ends[0][1] == ends[1][1]
+    assert all(torch.equal(t, ends[1][0][name]) for name, t in ends[0][0].items())

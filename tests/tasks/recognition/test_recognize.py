@@ -62,7 +62,7 @@ def film(path: Path, seed: int = 1, length: int = 14) -> Path:
 
 def as_in_training(folder: Path) -> np.ndarray:
     """What a client with these videos would train on: (videos, 4, 16, 16, 3)."""
-    source = open_clips(DataConfig(source=str(folder)), (16, 16))
+    source = open_clips(DataConfig(source=str(folder)), 16)
     return source.stack(range(len(source)), 4)
 
 

@@ -25,7 +25,6 @@ from fedreel.tasks.pretrain.downstream import TUNE, fine_tune, linear_probe, sho
 from fedreel.tasks.pretrain.perturbation import perturbed_retrieval
 from fedreel.tasks.pretrain.retrieval import LabelledSet, Pooling, labelled_set, retrieval
 from fedreel.tasks.pretrain.task import Pretrain
-from fedreel.tasks.pretrain.windows import Windows
 from fedreel.tasks.vision.clip_views import Views
 from fedreel.tasks.vision.clips import open_clips
 
@@ -146,7 +145,7 @@ def unseen(run: Path) -> Metrics:
         models = [load(run, client=client, device=str(device)).model for client in some]
 
     def measure(labelled: LabelledSet) -> Metrics:
-        windows = Windows.of(labelled.source, [int(i) for i in labelled.test], task.span).to(device)
+        windows = task.windows(labelled.source, labelled.test.tolist()).to(device)
         with torch.no_grad():
             found = [task.evaluate(model, windows, AT_ONCE) for model in models]
         return {f"unseen {name}": fmean(f[name] for f in found) for name in ("accuracy", "iou") if name in found[0]}
@@ -201,11 +200,10 @@ def over_sets(found: Iterable[LabelledSet], measure: Callable[[LabelledSet], Met
 def sets(recipe: Recipe, task: Pretrain) -> list[LabelledSet]:
     """The downstream sets: folders in `downstream` beside the folder of the run's videos, or the playground's actions
     with their labels."""
-    size = (task.side, task.side)
     if recipe.data.source == "playground":
-        return [labelled_set("actions", open_clips(recipe.data, size))]
+        return [labelled_set("actions", open_clips(recipe.data, task.side))]
     folders = downstream_folders(Path(recipe.data.source).parent)
-    return [labelled_set(f.name, open_clips(DataConfig(source=str(f)), size, "task.stored")) for f in folders]
+    return [labelled_set(f.name, open_clips(DataConfig(source=str(f)), task.side, "task.stored")) for f in folders]
 
 
 def downstream_folders(data: Path) -> list[Path]:

@@ -108,8 +108,8 @@ class _Tuned(Labelled):
 
 @dataclass(frozen=True)
 class RandomClips:
-    """Of each video `frames` frames, `stride` apart, from a random place, read from disk when their turn comes: a set
-    may be larger than memory."""
+    """Of each video `frames` frames, `stride` apart, from a random place and in a random square, read from disk when
+    their turn comes: a set may be larger than memory."""
 
     source: Shards
     rows: np.ndarray
@@ -128,11 +128,16 @@ class RandomClips:
         lengths = torch.tensor([self.source.clips[i].frames for i in self.rows])
         spare = (lengths - (self.frames - 1) * self.stride - 1).clamp(min=0)
         starts = torch.minimum((torch.rand(len(spare), generator=generator) * (spare + 1)).long(), spare)
-        for rows, begin in Tensors((torch.from_numpy(self.rows), starts)).batches(size, generator):
-            pairs = zip(rows.tolist(), begin.tolist())
-            clips = np.stack([self.source.window(i, at, self.frames, self.stride) for i, at in pairs])
+        place = torch.rand(len(spare), generator=generator)  # of the square, along the longer side
+        for rows, begin, share in Tensors((torch.from_numpy(self.rows), starts, place)).batches(size, generator):
+            clips = np.stack([self._clip(*one) for one in zip(rows.tolist(), begin.tolist(), share.tolist())])
             labels = torch.from_numpy(self.labels[rows.numpy()])
             yield torch.from_numpy(clips).to(self.device), labels.to(self.device)
+
+    def _clip(self, i: int, start: int, share: float) -> np.ndarray:
+        clip, side = self.source.clips[i], self.source.side
+        top, left = (min(int(share * (length - side + 1)), length - side) for length in (clip.height, clip.width))
+        return self.source.frames(i, start + self.stride * np.arange(self.frames), (top, left))
 
 
 def _share_right(logits: Tensor, truth: Tensor) -> float:

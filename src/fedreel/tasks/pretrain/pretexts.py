@@ -26,7 +26,7 @@ from fedreel.tasks.pretrain.patches import (
     tracking_loss,
 )
 from fedreel.tasks.pretrain.tracking import TrackHead
-from fedreel.tasks.vision.clip_views import Views, below, brighter, hue_and_saturation, multiplied, recoloured, table
+from fedreel.tasks.vision.clip_views import Views, brighter, hue_and_saturation, multiplied, recoloured, table
 
 Question = tuple[Tensor, Tensor]
 """What the network sees, and what it is to find out. It sees clips (B, T, h, w, 3), or several of each sample
@@ -42,20 +42,27 @@ class Pretext(ABC):
     @property
     @abstractmethod
     def span(self) -> int:
-        """Consecutive frames that a question is made of."""
+        """Consecutive frames that the widest question is made of."""
+
+    @abstractmethod
+    def pick(self, lengths: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Which frames (N, T) of clips of such lengths (N,) a random question is about, from anywhere in the clip; then
+        what else `draw` is given. A clip that is too short stands still at its last frame. On the host: only frames
+        that are picked are read."""
 
     @abstractmethod
     def head(self, channels: int) -> nn.Module:
         """A fresh head for a backbone of so many channels."""
 
     @abstractmethod
-    def draw(self, windows: Tensor) -> Question:
-        """A random question about each window (B, span, H, W, 3) of bytes. Part of the training step: all random
-        numbers are torch's, drawn on the windows' device, and nothing may wait for the device."""
+    def draw(self, clips: Tensor, *picked: Tensor) -> Question:
+        """The question about each clip (B, T, H, W, 3) of bytes that was picked, in a random view. Part of the training
+        step: all random numbers are torch's, drawn on the clips' device, and nothing may wait for the device."""
 
     @abstractmethod
-    def exam(self, windows: Tensor) -> Iterator[Question]:
-        """Questions to test with, the same every time: torch's random numbers, where they are used, are seeded."""
+    def exam(self, windows: Tensor, lengths: Tensor) -> Iterator[Question]:
+        """Questions about windows (B, span, H, W, 3) to test with, the same every time; `lengths` (B,) is from where on
+        a window stands still. torch's random numbers, where they are used, are seeded."""
 
     def answer(self, head: nn.Module, maps: Tensor, target: Tensor) -> Tensor:
         """What the head says (B, ...). Of the target it may be shown what belongs to the question."""
@@ -81,18 +88,26 @@ class Choice(Pretext):
     classes: ClassVar[int]
 
     @abstractmethod
-    def show(self, windows: Tensor, target: Tensor, random: bool) -> Tensor:
-        """Views that are of these classes: random ones, or those in the middle of time and space."""
+    def times(self, lengths: Tensor, target: Tensor, share: Tensor | None = None) -> Tensor:
+        """Frames (N, T) of clips of such lengths that are of these classes: from the middle, or after this share (N,)
+        of the places there are."""
 
-    def draw(self, windows: Tensor) -> Question:
-        target = torch.randint(self.classes, (len(windows),), device=windows.device)
-        return self.show(windows, target, random=True), target
+    def shaped(self, clips: Tensor) -> Tensor:
+        """Views (B, T, h, w, 3) as the network gets them."""
+        return clips
 
-    def exam(self, windows: Tensor) -> Iterator[Question]:
+    def pick(self, lengths: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        target = torch.randint(self.classes, (len(lengths),), generator=generator)
+        return self.times(lengths, target, torch.rand(len(lengths), generator=generator)), target
+
+    def draw(self, clips: Tensor, *picked: Tensor) -> Question:
+        return self.shaped(self.views.random(clips)), picked[0]
+
+    def exam(self, windows: Tensor, lengths: Tensor) -> Iterator[Question]:
         """Each window in every class."""
         for k in range(self.classes):
             target = torch.full((len(windows),), k, device=windows.device)
-            yield self.show(windows, target, random=False), target
+            yield self.shaped(self.views.centre(chosen(windows, self.times(lengths, target)))), target
 
     def loss(self, answer: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(answer, target)
@@ -115,14 +130,12 @@ class Speed(Choice):
     def head(self, channels: int) -> nn.Module:
         return SpeedHead(channels, self.classes, self.dropout)
 
-    def show(self, windows: Tensor, target: Tensor, random: bool) -> Tensor:
-        stride = table(self.strides, windows.device)[target]
+    def times(self, lengths: Tensor, target: Tensor, share: Tensor | None = None) -> Tensor:
+        stride = table(self.strides, lengths.device)[target]
         reach = stride.abs() * (self.frames - 1) + 1
-        earliest = below(self.span - reach + 1) if random else (self.span - reach) // 2
+        earliest = placed(lengths - reach, share)
         first = torch.where(stride < 0, earliest + reach - 1, earliest)
-        times = first[:, None] + stride[:, None] * torch.arange(self.frames, device=windows.device)
-        clips = windows[torch.arange(len(windows), device=windows.device)[:, None], times]
-        return self.views.random(clips) if random else self.views.centre(clips)
+        return clamped(first[:, None] + stride[:, None] * torch.arange(self.frames, device=lengths.device), lengths)
 
 
 @dataclass(frozen=True)
@@ -142,13 +155,14 @@ class Order(Choice):
     def head(self, channels: int) -> nn.Module:
         return OrderHead(channels, 3, self.classes, self.dropout)
 
-    def show(self, windows: Tensor, target: Tensor, random: bool) -> Tensor:
-        device = windows.device
+    def times(self, lengths: Tensor, target: Tensor, share: Tensor | None = None) -> Tensor:
+        device = lengths.device
         order = table([clip for order in self.orders for clip in order], device).view(-1, 3)[target]
-        times = order[:, :, None] * (self.frames + self.gap) + torch.arange(self.frames, device=device)
-        clips = windows[torch.arange(len(windows), device=device)[:, None], times.flatten(1)]
-        seen = self.views.random(clips) if random else self.views.centre(clips)
-        return seen.unflatten(1, (3, self.frames))
+        within = order[:, :, None] * (self.frames + self.gap) + torch.arange(self.frames, device=device)
+        return clamped(placed(lengths - self.span, share)[:, None] + within.flatten(1), lengths)
+
+    def shaped(self, clips: Tensor) -> Tensor:
+        return clips.unflatten(1, (3, self.frames))
 
 
 @dataclass(frozen=True)
@@ -165,26 +179,31 @@ class Catch(Pretext):
 
     @property
     def span(self) -> int:
-        return self.widest * self.frames
+        return self.widest * (self.frames - 1) + 1
 
     def head(self, channels: int) -> nn.Module:
         return TrackHead(channels, self.frames, self.steps, hidden=channels)
 
-    def draw(self, windows: Tensor) -> Question:
-        n, device = len(windows), windows.device
-        stride = torch.randint(1, self.widest + 1, (n, 1), device=device)
-        times = below(self.span - stride * self.frames + 1) + stride * torch.arange(self.frames, device=device)
-        times = times + below(stride.expand(n, self.frames))
-        clips = self.views.cropped(windows[torch.arange(n, device=device)[:, None], times])
-        boxes = draw_boxes(n, self.frames, self.views.size, device=device)
-        return wavering(paste(clips, boxes), self.views.jitter), boxes
+    def pick(self, lengths: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """The authors' sampler: the jitter of the last frame may reach beyond the clip, where it stands still."""
+        n = len(lengths)
+        stride = torch.randint(1, self.widest + 1, (n, 1), generator=generator)
+        reach = stride[:, 0] * (self.frames - 1) + 1
+        first = placed(lengths - reach, torch.rand(n, generator=generator))
+        jitter = (torch.rand(n, self.frames, generator=generator) * stride).long()
+        return (clamped(first[:, None] + stride * torch.arange(self.frames) + jitter, lengths),)
 
-    def exam(self, windows: Tensor) -> Iterator[Question]:
+    def draw(self, clips: Tensor, *picked: Tensor) -> Question:
+        boxes = draw_boxes(len(clips), self.frames, self.views.size, device=clips.device)
+        return wavering(paste(self.views.cropped(clips), boxes), self.views.jitter), boxes
+
+    def exam(self, windows: Tensor, lengths: Tensor) -> Iterator[Question]:
         """Every third frame of the middle, with random patches."""
-        stride = 3
-        clips = windows[:, (self.span - stride * self.frames) // 2 :: stride][:, : self.frames]
-        boxes = draw_boxes(len(windows), self.frames, self.views.size, device=windows.device)
-        yield paste(self.views.centre(clips), boxes), boxes
+        stride, device = 3, windows.device
+        first = placed(lengths - stride * (self.frames - 1) - 1)
+        times = clamped(first[:, None] + stride * torch.arange(self.frames, device=device), lengths)
+        boxes = draw_boxes(len(windows), self.frames, self.views.size, device=device)
+        yield paste(self.views.centre(chosen(windows, times)), boxes), boxes
 
     def answer(self, head: nn.Module, maps: Tensor, target: Tensor) -> Tensor:
         return head(maps, target[:, :, 0], self.views.size)
@@ -194,6 +213,22 @@ class Catch(Pretext):
 
     def metrics(self, answer: Tensor, target: Tensor) -> dict[str, float]:
         return {"iou": float(mean_iou(decode(answer, target[:, :, 0], self.views.size), target))}
+
+
+def placed(spare: Tensor, share: Tensor | None = None) -> Tensor:
+    """Where something begins that leaves `spare` frames of a clip over: in the middle, or after a share of them."""
+    spare = spare.clamp(min=0)
+    return spare // 2 if share is None else torch.minimum((share * (spare + 1)).long(), spare)
+
+
+def clamped(times: Tensor, lengths: Tensor) -> Tensor:
+    """Frames (N, T) of clips that stand still after their last."""
+    return torch.minimum(times, lengths[:, None] - 1)
+
+
+def chosen(windows: Tensor, times: Tensor) -> Tensor:
+    """These frames (B, T) of windows."""
+    return windows[torch.arange(len(windows), device=windows.device)[:, None], times]
 
 
 def wavering(clips: Tensor, chance: float) -> Tensor:

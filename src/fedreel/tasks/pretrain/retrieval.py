@@ -25,7 +25,7 @@ AT_ONCE = 16  # videos in one forward pass, ten clips of each
 
 def end_to_end(n_frames: int, frames: int) -> np.ndarray:
     """VCOP's: consecutive frames, the first clip at the beginning of the video, the last at its end, the others evenly
-    between. A short video begins again at its end."""
+    between. A short video stands still at its end."""
     return excerpt_frames(n_frames, frames)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from fedreel.config import DataConfig, check_ranges
 from fedreel.core.abilities import Embeds
 from fedreel.core.task import Examples, Outputs, Population, Task
+from fedreel.data.shards import Shards
 from fedreel.errors import RecipeError
 from fedreel.machine.device import seeded
 from fedreel.models.backbone import BackboneConfig, Clips
@@ -20,12 +22,12 @@ from fedreel.models.r3d import R3D, R3DConfig
 from fedreel.registry import BACKBONES
 from fedreel.tasks.pretrain.heads import PretextNetwork, strided
 from fedreel.tasks.pretrain.pretexts import Catch, Order, Pretext, Question, Speed
-from fedreel.tasks.pretrain.windows import WindowPopulation
-from fedreel.tasks.vision.clip_input import MEAN, STD, middle, network_input, pooled
+from fedreel.tasks.pretrain.windows import WindowPopulation, Windows
+from fedreel.tasks.vision.clip_input import Norm, middle, network_input, norm_card, pooled
 from fedreel.tasks.vision.clip_views import Views
 from fedreel.tasks.vision.clips import open_clips
 
-Batch = Question | tuple[Tensor]  # as it goes into the network, or windows as they lie
+Batch = tuple[Tensor, ...]  # a question, as it goes into the network, or clips as they lie and what was picked
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Pretrain(Task, Embeds):
     jitter: float = 0.2  # probability of a change of brightness, of contrast, of hue (ctp: half of it)
     gap: int = 4  # vcop: frames between clips
     dropout: float = 0.5
+    norm: Norm = "plain"  # or imagenet, by which Catch-the-Patch's authors bring colours to mean 0 and deviation 1
     differences: bool = False  # the network sees differences of neighbouring frames, not frames
 
     def __post_init__(self) -> None:
@@ -83,10 +86,14 @@ class Pretrain(Task, Embeds):
         return PretextNetwork(backbone, self._asks.head(backbone.out_channels))
 
     def population(self, data: DataConfig, seed: int) -> Population:
-        return WindowPopulation(open_clips(data, (self.side, self.side), "task.stored"), data, self._asks.span, seed)
+        return WindowPopulation(open_clips(data, self.side, "task.stored"), data, self._asks, seed)
 
-    def augment(self, batch: tuple[Tensor]) -> Question:
-        return self._asks.draw(batch[0])
+    def windows(self, source: Shards, rows: Sequence[int]) -> Windows:
+        """Clips of shards as examples of this task."""
+        return Windows.of(source, rows, self._asks)
+
+    def augment(self, batch: Batch) -> Question:
+        return self._asks.draw(*batch)
 
     def forward(self, model: nn.Module, batch: Batch) -> Outputs:
         inputs, target = self._question(batch)
@@ -99,9 +106,10 @@ class Pretrain(Task, Embeds):
     def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
         totals: Counter[str] = Counter()
         asked = 0
-        for number, (windows,) in enumerate(examples.batches(batch_size)):
+        assert isinstance(examples, Windows)
+        for number, (windows, lengths) in enumerate(examples.windows(batch_size)):
             with seeded(number, windows.device):
-                for inputs, target in self._asks.exam(windows):
+                for inputs, target in self._asks.exam(windows, lengths):
                     said = self.forward(model, (inputs, target)).logits
                     found = {"loss": float(self._asks.loss(said, target)), **self._asks.metrics(said, target)}
                     totals.update({name: len(target) * value for name, value in found.items()})
@@ -113,17 +121,12 @@ class Pretrain(Task, Embeds):
             return pooled(backbone.features(self._input(middle(clips, self.size))), pooling)
 
     def card(self) -> dict[str, Any]:
-        given = {"frames": self.frames, "size": self.size, "mean": MEAN, "std": STD, "channels": "RGB"}
+        given = {"frames": self.frames, "size": self.size, **norm_card(self.norm), "channels": "RGB"}
         return {"input": given, "pretext": self.pretext}
 
     @property
     def side(self) -> int:
         return self.stored or round(self.size * 8 / 7)
-
-    @property
-    def span(self) -> int:
-        """Consecutive frames that a question is made of."""
-        return self._asks.span
 
     @cached_property
     def _asks(self) -> Pretext:
@@ -135,12 +138,13 @@ class Pretrain(Task, Embeds):
         return Speed(self.frames, views, self.dropout)
 
     def _input(self, clips: Tensor) -> Tensor:
-        x = network_input(clips)
+        x = network_input(clips, self.norm)
         return x[:, :, 1:] - x[:, :, :-1] if self.differences else x
 
     def _question(self, batch: Batch) -> Question:
-        """Methods may ask for the loss of batches as they lie; then questions are drawn, the same every time."""
-        if len(batch) == 2:
-            return batch
+        """Methods may ask for the loss of batches as they lie; then their views are the same every time."""
+        if batch[0].is_floating_point():
+            inputs, target = batch
+            return inputs, target
         with seeded(0, batch[0].device):
-            return self._asks.draw(batch[0])
+            return self._asks.draw(*batch)

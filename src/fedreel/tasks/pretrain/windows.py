@@ -1,71 +1,202 @@
-"""Whole clips as a client's examples: a batch is a stretch of consecutive frames of each."""
+"""Clips as a client's examples: a batch is some frames of each, a square of them, held in memory or read in turn."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedreel.config import DataConfig
-from fedreel.core.task import Tensors
+from fedreel.core.task import Streamable, Tensors
 from fedreel.data.shards import Shards
 from fedreel.machine.device import sent
+from fedreel.machine.processes import cores
 from fedreel.tasks.vision.clips import HeldClips
+
+AHEAD = 4  # batches that are read before their turn
+READERS = 8  # threads that read, at most: more of them would mostly wait for each other
+
+Cut = tuple[int, Tensor, list[int]]  # which clip, which of its frames, where the square begins: row and column
+
+
+class Picks(Protocol):
+    """Which frames a pretext asks about."""
+
+    @property
+    def span(self) -> int:
+        """Consecutive frames that a test's questions are made of."""
+
+    def pick(self, lengths: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Frames (N, T) of clips that are so long, and what else their questions are made of (N rows each)."""
 
 
 @dataclass(frozen=True)
-class Windows:
-    """A batch is (windows (B, span, H, W, 3),), uint8: `span` frames from a random place of each clip, or from its
-    middle where batches are not shuffled. A clip shorter than that begins again at its end."""
+class Held:
+    """Clips (T, H, W, 3) of bytes in the memory of a device."""
 
-    frames: Tensor  # (all frames of all clips, H, W, 3) uint8
-    offsets: Tensor  # (N,) int64, where each clip begins
-    lengths: Tensor  # (N,) int64, and how many frames it has
-    span: int
+    clips: tuple[Tensor, ...]
+    side: int
+    device: torch.device
+
+    @property
+    def shapes(self) -> list[tuple[int, int, int]]:
+        """Frames, height and width of each."""
+        return [(c.shape[0], c.shape[1], c.shape[2]) for c in self.clips]
+
+    def read(self, batches: Iterable[list[Cut]]) -> Iterator[Tensor]:
+        for cuts in batches:
+            times = sent(torch.stack([times for _, times, _ in cuts]), self.device)
+            squares = [
+                self.clips[i][chosen][:, top : top + self.side, left : left + self.side]
+                for (i, _, (top, left)), chosen in zip(cuts, times)
+            ]
+            yield torch.stack(squares)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Clips in shards. While a batch is worked with, threads read the next ones."""
+
+    source: Shards
+    rows: tuple[int, ...]
+    device: torch.device
+
+    @property
+    def side(self) -> int:
+        return self.source.side
+
+    @property
+    def shapes(self) -> list[tuple[int, int, int]]:
+        clips = [self.source.clips[i] for i in self.rows]
+        return [(c.frames, c.height, c.width) for c in clips]
+
+    def read(self, batches: Iterable[list[Cut]]) -> Iterator[Tensor]:
+        pool = ThreadPoolExecutor(min(READERS, cores()))
+        ahead: deque[tuple[Tensor, list[Future[None]]]] = deque()
+        try:
+            for cuts in batches:
+                ahead.append(self._begin(pool, cuts))
+                if len(ahead) > AHEAD:
+                    yield self._end(*ahead.popleft())
+            while ahead:
+                yield self._end(*ahead.popleft())
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self, pool: ThreadPoolExecutor, cuts: list[Cut]) -> tuple[Tensor, list[Future[None]]]:
+        shape = (len(cuts), len(cuts[0][1]), self.side, self.side, 3)
+        batch = torch.empty(shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+        return batch, [pool.submit(self._fill, place, cut) for place, cut in zip(batch.numpy(), cuts)]
+
+    def _fill(self, place: np.ndarray, cut: Cut) -> None:
+        i, times, (top, left) = cut
+        place[...] = self.source.frames(self.rows[i], times.numpy(), (top, left))
+
+    def _end(self, batch: Tensor, parts: list[Future[None]]) -> Tensor:
+        for part in parts:
+            part.result()
+        return batch.to(self.device, non_blocking=True)
+
+    def held(self, device: torch.device) -> Held:
+        """These clips in the memory of a device, all their frames decoded."""
+
+        def whole(i: int) -> Tensor:
+            return torch.from_numpy(np.array(self.source.whole(i)))
+
+        clips: list[Tensor] = []
+        with ThreadPoolExecutor(min(READERS, cores())) as pool:
+            for start in range(0, len(self.rows), READERS):  # a few at a time beside those on the device
+                clips += [clip.to(device) for clip in pool.map(whole, self.rows[start : start + READERS])]
+        return Held(tuple(clips), self.side, device)
+
+
+@dataclass(frozen=True)
+class Windows(Streamable):
+    """A batch is (clips (B, T, side, side, 3) of bytes, ...): the frames that a pretext picks, in a random square, and
+    what else it picks. Batches are the same wherever the clips lie."""
+
+    footage: Held | Stored
+    asks: Picks
 
     @staticmethod
-    def of(source: Shards, rows: Sequence[int], span: int) -> Windows:
-        """These clips of the shards."""
-        lengths = np.array([source.clips[i].frames for i in rows], dtype=np.int64)
-        ends = np.cumsum(lengths)
-        frames = np.empty((int(lengths.sum()), source.height, source.width, 3), np.uint8)
-        for i, end, length in zip(rows, ends, lengths):
-            frames[end - length : end] = source.clip(i)
-        return Windows(torch.from_numpy(frames), torch.from_numpy(ends - lengths), torch.from_numpy(lengths), span)
+    def of(source: Shards, rows: Sequence[int], asks: Picks) -> Windows:
+        """These clips of the shards, read when their turn comes."""
+        return Windows(Stored(source, tuple(map(int, rows)), torch.device("cpu")), asks)
 
     def __len__(self) -> int:
-        return self.lengths.shape[0]
+        return len(self.footage.shapes)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(3 * frames * height * width for frames, height, width in self.footage.shapes)
 
     def to(self, device: torch.device) -> Windows:
-        if self.frames.device == device:
+        if isinstance(self.footage, Stored):
+            return Windows(self.footage.held(device), self.asks)
+        if self.footage.device == device:
             return self
-        return Windows(self.frames.to(device), self.offsets.to(device), self.lengths.to(device), self.span)
+        return Windows(Held(tuple(c.to(device) for c in self.footage.clips), self.footage.side, device), self.asks)
 
-    def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[Tensor]]:
-        device = self.frames.device
-        spare = (self.lengths - self.span).clamp(min=0)
-        starts = spare // 2
+    def streamed(self, device: torch.device) -> Windows:
+        if isinstance(self.footage, Held):
+            return self.to(device)
+        return Windows(Stored(self.footage.source, self.footage.rows, device), self.asks)
+
+    def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, ...]]:
+        """Without a generator clips come in order, the square is that in the middle, and what is picked is the same
+        every time."""
+        draws = generator or torch.Generator().manual_seed(0)
+        times, *picked = self.asks.pick(self._lengths, draws)
+        corners = self._spare // 2
+        order = torch.arange(len(self))
         if generator is not None:
-            share = sent(torch.rand(len(self), generator=generator), device)
-            starts = torch.minimum((share * (spare + 1)).long(), spare)
-        steps = torch.arange(self.span, device=device)
-        for offsets, lengths, begin in Tensors((self.offsets, self.lengths, starts)).batches(size, generator):
-            within = (begin[:, None] + steps) % lengths[:, None]
-            yield (self.frames[offsets[:, None] + within],)
+            share = torch.rand(len(self), 1, generator=generator)
+            corners = torch.minimum((share * (self._spare + 1)).long(), self._spare)
+            order = torch.randperm(len(self), generator=generator)
+        yield from self._read(size, order, times, corners, picked)
+
+    def windows(self, size: int) -> Iterator[tuple[Tensor, ...]]:
+        """To test with: `span` consecutive frames in the middle of each clip, in the square in the middle; and how many
+        of them there are before a short clip stands still."""
+        lengths, span = self._lengths, self.asks.span
+        first = (lengths - span).clamp(min=0) // 2
+        times = torch.minimum(first[:, None] + torch.arange(span), lengths[:, None] - 1)
+        yield from self._read(size, torch.arange(len(self)), times, self._spare // 2, [lengths.clamp(max=span)])
+
+    def _read(
+        self, size: int, order: Tensor, times: Tensor, corners: Tensor, beside: Sequence[Tensor]
+    ) -> Iterator[tuple[Tensor, ...]]:
+        groups = [rows for (rows,) in Tensors((order,)).batches(size)]
+        cuts = ([(i, times[i], corners[i].tolist()) for i in rows.tolist()] for rows in groups)
+        for rows, clips in zip(groups, self.footage.read(cuts)):
+            yield (clips, *(sent(column[rows], self.footage.device) for column in beside))
+
+    @property
+    def _lengths(self) -> Tensor:
+        return torch.tensor([frames for frames, _, _ in self.footage.shapes], dtype=torch.int64)
+
+    @property
+    def _spare(self) -> Tensor:
+        """(N, 2): rows and columns that clips have beyond the square."""
+        side = self.footage.side
+        return torch.tensor([(h - side, w - side) for _, h, w in self.footage.shapes], dtype=torch.int64).view(-1, 2)
 
 
 class WindowPopulation(HeldClips):
     """Clients that hold whole clips, labelled or not."""
 
-    def __init__(self, source: Shards, config: DataConfig, span: int, seed: int) -> None:
+    def __init__(self, source: Shards, config: DataConfig, asks: Picks, seed: int) -> None:
         super().__init__(source, config, seed, needed=False)
-        self.span = span
+        self.asks = asks
 
     def examples(self, rows: np.ndarray) -> Windows:
-        return Windows.of(self.source, [int(i) for i in rows], self.span)
+        return Windows.of(self.source, [int(i) for i in rows], self.asks)
 
     def frame_count(self, rows: np.ndarray) -> int:
         return sum(self.source.clips[int(i)].frames for i in rows)

@@ -59,7 +59,7 @@ def _read_one(path: Path, frames: int, side: int) -> Seen | str:
         return "it is an image"
     with TemporaryDirectory(ignore_cleanup_errors=True) as place:
         try:
-            shards = build([Clip(path.name)], path.parent, Path(place), size=(side, side), frames=frames, workers=1)
+            shards = build([Clip(path.name)], path.parent, Path(place), side=side, frames=frames, workers=1)
         except DataError as error:
             return error.found or error.problem
         except OSError as error:

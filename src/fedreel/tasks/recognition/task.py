@@ -15,7 +15,7 @@ from fedreel.core.task import Population, Tensors
 from fedreel.models.backbone import Backbone, BackboneConfig, Clips
 from fedreel.models.classifier import Classifier
 from fedreel.models.r3d import R3DConfig
-from fedreel.tasks.vision.clip_input import MEAN, STD, network_input, pooled
+from fedreel.tasks.vision.clip_input import network_input, norm_card, pooled
 from fedreel.tasks.vision.clips import ClipPopulation, open_clips
 from fedreel.tasks.vision.contrast import Contrasting
 from fedreel.tasks.vision.contrast_views import SimCLR
@@ -50,14 +50,14 @@ class Recognition(Contrasting, Embeds):
         return Classifier(self.network(), self.classes, dropout=self.dropout, projection=self.projection)
 
     def population(self, data: DataConfig, seed: int) -> Population:
-        population = ClipPopulation(open_clips(data, (self.size, self.size)), data, self.frames, seed)
+        population = ClipPopulation(open_clips(data, self.size), data, self.frames, seed)
         self.check_classes(population.classes, data.source)
         return population
 
     def public(self, data: DataConfig, seed: int) -> Tensors:
         """Clips of data.public, or of another playground world, with their labels where they have any."""
         other = replace(data, source=data.public or "playground", seed=data.seed + 1)
-        source = open_clips(other, (self.size, self.size))
+        source = open_clips(other, self.size)
         frames = source.stack(range(len(source.clips)), self.frames)
         labels = [source.labels.index(clip.label) if clip.label else -1 for clip in source.clips]
         return Tensors((torch.from_numpy(frames), torch.tensor(labels)))
@@ -85,7 +85,7 @@ class Recognition(Contrasting, Embeds):
         return pooled(model.backbone.features(self.network_input(clips)), pooling)  # type: ignore[operator, union-attr]
 
     def card(self) -> dict[str, Any]:
-        return {"input": {"frames": self.frames, "size": self.size, "mean": MEAN, "std": STD, "channels": "RGB"}}
+        return {"input": {"frames": self.frames, "size": self.size, **norm_card("plain"), "channels": "RGB"}}
 
     def network_input(self, clips: Tensor) -> Tensor:
         x = network_input(clips)

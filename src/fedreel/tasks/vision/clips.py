@@ -6,6 +6,7 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,8 @@ class HeldClips(Population):
             train, test = (np.concatenate(rows) for rows in zip(*self._parts.values()))
         else:
             train, test = self._parts[client]
-        return ClientData(self.examples(train), self.examples(test), {"frames": float(self.frame_count(train))})
+        numbers = {"frames": float(self.frame_count(train))}
+        return ClientData(partial(self.examples, train), partial(self.examples, test), numbers)
 
     def describe(self) -> dict[str, Any]:
         n = len(self.classes)
@@ -90,25 +92,26 @@ class ClipPopulation(HeldClips):
         return {"classes": self.classes}
 
 
-def open_clips(config: DataConfig, size: tuple[int, int], setting: str = "task.size") -> shards.Shards:
-    """Shards of the recipe's source: the playground's actions, a folder of videos, or a folder of shards. `setting` is
-    what the size comes from."""
+def open_clips(config: DataConfig, side: int, setting: str = "task.size") -> shards.Shards:
+    """Shards of the recipe's source: the playground's actions, a folder of videos, or a folder of shards. `side` is the
+    shorter side of every clip, that of the squares that are seen; `setting` is what it comes from."""
     if config.source == "playground":
-        return _playground_clips(config, size)
+        return _playground_clips(config, side)
     root = playground.place_of(config, "actions", "a folder of videos, or a folder of shards")
     if (root / shards.INDEX).exists():
-        return _of_size(shards.Shards.open(root), size, setting)
-    return shards.build(clip_index.find(root), root, cache_folder() / "shards" / _fingerprint(root, size), size=size)
+        return _of_side(shards.Shards.open(root), side, setting)
+    folder = cache_folder() / "shards" / _fingerprint(root, side, config.quality)
+    return shards.build(clip_index.find(root), root, folder, side=side, quality=config.quality)
 
 
-def _playground_clips(config: DataConfig, size: tuple[int, int]) -> shards.Shards:
+def _playground_clips(config: DataConfig, side: int) -> shards.Shards:
     """The shards are named after the world: a copy of the cache serves on a machine that can decode no video."""
-    world = playground.name(config.seed, config.size)
-    folder = cache_folder() / "shards" / f"{world}-{size[0]}x{size[1]}"
+    name = f"{playground.name(config.seed, config.size)}-v{shards.VERSION}-{side}"
+    folder = cache_folder() / "shards" / (f"{name}-q{config.quality}" if config.quality else name)
     if (folder / shards.INDEX).is_file():
         return shards.Shards.open(folder)
     root = playground.cached(config.seed, config.size, ("actions",)) / "actions"
-    return shards.build(clip_index.find(root), root, folder, size=size)
+    return shards.build(clip_index.find(root), root, folder, side=side, quality=config.quality)
 
 
 def _check_known(clips: Sequence[clip_index.Clip], config: DataConfig, field: str, hint: str = "") -> None:
@@ -123,14 +126,14 @@ def _check_known(clips: Sequence[clip_index.Clip], config: DataConfig, field: st
         )
 
 
-def _of_size(found: shards.Shards, size: tuple[int, int], setting: str) -> shards.Shards:
-    if (found.height, found.width) != size:
+def _of_side(found: shards.Shards, side: int, setting: str) -> shards.Shards:
+    if found.side != side:
         raise DataError(
             "the shards have another size than the task",
             where=str(found.folder),
-            expected=f"{size[0]} x {size[1]} pixels",
-            found=f"{found.height} x {found.width} pixels",
-            hint=f"set {setting}={found.height}, or build shards with --size {size[0]}",
+            expected=f"a shorter side of {side} pixels",
+            found=f"{found.side} pixels",
+            hint=f"set {setting}={found.side}, or build shards with --size {side}",
         )
     return found
 
@@ -148,9 +151,9 @@ def _with_split(clips: Sequence[clip_index.Clip], config: DataConfig, seed: int)
     return clip_index.split_by(found, config.test_share, seed + 1, by="clip")
 
 
-def _fingerprint(root: Path, size: tuple[int, int]) -> str:
+def _fingerprint(root: Path, side: int, quality: int) -> str:
     """A folder name for shards of these files at this size; other files or times give another name."""
-    state = hashlib.sha256(f"{root.resolve()} {size}".encode())
+    state = hashlib.sha256(f"{root.resolve()} {side} {quality} {shards.VERSION}".encode())
     for path in sorted(p for p in root.rglob("*") if p.is_file()):
         stat = path.stat()
         state.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())

@@ -13,9 +13,9 @@ from av.video.reformatter import VideoReformatter
 
 from fedreel.data.shards import spaced
 from fedreel.errors import DataError
-from fedreel.media.excerpts import chosen, shape
+from fedreel.media.excerpts import chosen
 from fedreel.media.thumbnails import fitted, jpeg
-from fedreel.media.video import rgb
+from fedreel.media.video import rgb, shape
 from fedreel.report.markup import Html, count, duration, el, quantity, short, table
 from fedreel.report.pictures import BOARD, header, image, jpeg_link, problems, relative_link
 from fedreel.report.shell import document, section

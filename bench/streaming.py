@@ -1,0 +1,161 @@
+"""Pretraining whose clips are read when their turn comes, against the same clips held in the device's memory.
+
+    python bench/streaming.py --device cuda
+
+Clips of ten seconds at 25 frames a second, 128 x 171 pixels, are made here and stored as JPEG pictures; R3D-18 and
+Catch-the-Patch as in the recipe fedvssl-paper. fedreel runs its whole product path. Every way of running is a process
+of its own. Kinetics' figures follow by arithmetic from bytes and rates measured. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedreel.config import TrainConfig
+from fedreel.core.task import ClientData, Population
+from fedreel.data.shards import INDEX, VERSION, Shards
+from fedreel.machine.words import size
+from fedreel.media.pictures import encode_jpeg
+from fedreel.methods.fedvssl import FedVSSL
+from fedreel.models.r3d import R3DConfig
+from fedreel.tasks.pretrain.task import Pretrain
+
+FRAMES, HEIGHT, WIDTH, QUALITY = 250, 128, 171, 90
+PATTERNS = 8  # clips that differ; the others are copies under other names, so that every read is of other bytes on disk
+KINETICS, CLIENTS, ROUND = 219_000, 5, 2_285  # its clips; clients in a round of the paper, and clips of one of them
+
+
+class Owners(Population):
+    def __init__(self, source: Shards, task: Pretrain) -> None:
+        self.source, self.task = source, task
+        self.clients = tuple(map(str, range(CLIENTS)))
+
+    def data(self, client: str) -> ClientData:
+        rows = range(int(client), len(self.source), CLIENTS)
+        return ClientData(lambda: self.task.windows(self.source, rows), lambda: self.task.windows(self.source, []))
+
+
+@dataclass(frozen=True)
+class Made(Pretrain):
+    """The task on clips made for it."""
+
+    folder: str = ""
+
+    def population(self, data: Any, seed: int) -> Population:
+        return Owners(Shards.open(Path(self.folder)), self)
+
+
+def main() -> None:
+    options = _options()
+    if options.memory is not None:
+        return measure(options)
+    with tempfile.TemporaryDirectory(dir=options.place) as place:
+        folder = Path(place) / "shards"
+        began = time.perf_counter()
+        clip_bytes = make_shards(folder, options.clips)
+        print(f"{options.clips} clips of {FRAMES} frames made in {time.perf_counter() - began:.0f} s", flush=True)
+        found = {name: _run(options, folder, memory) for name, memory in (("resident", 1e6), ("streaming", 1e-6))}
+    raw = FRAMES * HEIGHT * WIDTH * 3
+    print(f"{'':12}{'clips/s':>10}{'GPU peak':>12}{'host peak':>12}")
+    for name, one in found.items():
+        print(f"{name:12}{one['rate']:10.0f}{size(one['device_bytes']):>12}{size(one['host_bytes']):>12}")
+    print(f"a clip on disk: raw {size(raw)}, JPEG {size(clip_bytes)}")
+    seconds = CLIENTS * ROUND / found["streaming"]["rate"]
+    print(f"Kinetics' {KINETICS:,} clips: raw {size(KINETICS * raw)}, JPEG {size(KINETICS * clip_bytes)}")
+    print(f"a round of {CLIENTS} clients of {ROUND:,} clips: {seconds:.0f} s streaming; held, they would take")
+    print(f"{size(CLIENTS * ROUND * raw)} of memory")
+    print(
+        json.dumps(
+            {
+                "bench": "streaming",
+                "streaming_to_resident": found["streaming"]["rate"] / found["resident"]["rate"],
+                "bytes_per_clip": {"raw": raw, "jpeg": clip_bytes},
+                "kinetics_bytes": KINETICS * clip_bytes,
+                "round_seconds": seconds,
+                "clips": options.clips,
+                **found,
+            }
+        )
+    )
+
+
+def make_shards(folder: Path, clips: int) -> float:
+    """Shards as `fedreel data shard` writes them, of moving waves with noise; returns the bytes of a clip."""
+    folder.mkdir()
+    with ThreadPoolExecutor() as pool:
+        patterns = [*pool.map(pattern, range(min(PATTERNS, clips)))]
+    entries = []
+    for number in range(clips):
+        content = patterns[number % len(patterns)]
+        (folder / f"part-{number:05d}.jpegs").write_bytes(content)
+        entry = {"path": f"{number}.mp4", "label": "", "owner": "", "split": "", "fps": 25.0, "part": number}
+        entry |= {"offset": 0, "size": len(content), "frames": FRAMES, "height": HEIGHT, "width": WIDTH}
+        entries.append(entry)
+    index = {"version": VERSION, "side": HEIGHT, "quality": QUALITY, "clips": entries, "broken": [], "cut": []}
+    (folder / INDEX).write_text(json.dumps(index))
+    return sum(map(len, patterns)) / len(patterns)
+
+
+def pattern(number: int) -> bytes:
+    """A clip as shards store it: pictures, then where each begins."""
+    random = np.random.default_rng(number)
+    y, x = np.mgrid[:HEIGHT, :WIDTH]
+    pictures = []
+    for t in range(FRAMES):
+        waves = [np.sin((x + 2 * t) / (6 + number) + y / 9 + c) + np.cos(x * y / 700 - t / 9) for c in range(3)]
+        picture = 128 + 50 * np.stack(waves, axis=2) + random.normal(0, 4, (HEIGHT, WIDTH, 1))
+        pictures.append(encode_jpeg(picture.clip(0, 255).astype(np.uint8), QUALITY))
+    starts = np.cumsum([0, *map(len, pictures)]).astype("<u4")
+    whole = b"".join(pictures)
+    return whole + bytes(-len(whole) % 4) + starts.tobytes()
+
+
+def _run(options: argparse.Namespace, folder: Path, memory: float) -> dict[str, float]:
+    command = [sys.executable, __file__, "--device", options.device, "--rounds", str(options.rounds)]
+    command += ["--width", str(options.width), "--place", str(folder), "--memory", str(memory)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def measure(options: argparse.Namespace) -> None:
+    """One way of running: rounds of all clients, the first not timed."""
+    from loops import federated
+
+    backbone = R3DConfig(bn_eps=1e-3, width=options.width)
+    paper: dict[str, Any] = {"frames": 16, "size": 112, "stored": 128, "jitter": 0.5, "norm": "imagenet"}
+    task = Made(pretext="ctp", backbone=backbone, folder=str(options.place), **paper)
+    config = TrainConfig(batch_size=4, lr=0.01, weight_decay=1e-4, clip_norm=40.0, precision="bf16")
+    clips = len(Shards.open(Path(options.place)))
+    seconds = federated(task, FedVSSL(), config, options.rounds, options.device, memory=options.memory)
+    device = torch.cuda.max_memory_reserved() if options.device == "cuda" else 0
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"rate": clips / seconds, "device_bytes": device, "host_bytes": host}))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--clips", type=int, default=2000, help="of all five clients: held, 16.4 MB each")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--width", type=int, default=64, help="of the network; the paper's is 64")
+    parser.add_argument("--place", help="folder for the clips, 64 GB at most [the system's for temporary files]")
+    parser.add_argument("--memory", type=float, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

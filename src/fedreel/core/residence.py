@@ -1,0 +1,68 @@
+"""What of the clients' data lies in memory, within a budget: the least recently used goes first."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+
+import torch
+
+from fedreel.core.task import Examples, Streamable
+
+SHARE = 0.25  # of the device's memory, where no budget is given
+Key = tuple[str, str]  # a client, and which part of its data
+
+
+class Residence:
+    """Examples on a device. Those that can be read when their turn comes are taken in while there is room, and stay;
+    after that they stream: to make room for one client by throwing out another would read whole clips, of which a
+    round sees a few frames. Others must be in memory to be worked with: for them the least recently used ones leave,
+    on a GPU with the memory they had there."""
+
+    def __init__(self, device: torch.device, budget: int = 0) -> None:
+        """`budget` is in bytes; 0: a share of the memory that the device has."""
+        self.device, self.budget = device, budget or int(SHARE * memory_of(device))
+        self._held: OrderedDict[Key, Examples] = OrderedDict()
+
+    def take(self, key: Key, make: Callable[[], Examples]) -> Examples:
+        """These examples, where they are held; else made, and held if that can be."""
+        if key in self._held:
+            self._held.move_to_end(key)
+            return self._held[key]
+        found = make()
+        needed = bytes_of(found)
+        if isinstance(found, Streamable) and needed > self.budget - self.used:
+            return found.streamed(self.device)
+        self._make_room(needed)
+        self._held[key] = found.to(self.device)
+        return self._held[key]
+
+    @property
+    def used(self) -> int:
+        return sum(map(bytes_of, self._held.values()))
+
+    @property
+    def held(self) -> list[Key]:
+        """What is in memory, least recently used first."""
+        return [*self._held]
+
+    def _make_room(self, needed: int) -> None:
+        large = [key for key in self._held if bytes_of(self._held[key])]  # the others free nothing
+        if self.used + needed > self.budget and large and self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # other streams may still read what now becomes free
+        for key in large:
+            if self.used + needed <= self.budget:
+                break
+            del self._held[key]
+
+
+def bytes_of(examples: Examples) -> int:
+    """The memory that examples take; 0 where they do not say, as those do that share theirs with other clients."""
+    return int(getattr(examples, "nbytes", 0))
+
+
+def memory_of(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
