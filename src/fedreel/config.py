@@ -169,6 +169,11 @@ def as_table(recipe: Recipe) -> dict[str, Any]:
     return _plain(dataclasses.asdict(recipe))
 
 
+def stated(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as plain TOML types, without what its sections have at their defaults."""
+    return _plain(_changed(recipe))
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     try:
         return _parse(path.read_text(encoding="utf-8"), str(path))
@@ -345,6 +350,15 @@ def _parse(text: str, where: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError("this is not valid TOML", where=where, found=str(error)) from error
+
+
+def _changed(value: Any) -> dict[str, Any]:
+    found = {}
+    for f in dataclasses.fields(value):
+        own = getattr(value, f.name)
+        if _required(f) or own != (f.default_factory() if callable(f.default_factory) else f.default):
+            found[f.name] = _changed(own) if dataclasses.is_dataclass(own) else own
+    return found
 
 
 def _plain(value: Any) -> Any:

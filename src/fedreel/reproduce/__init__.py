@@ -15,15 +15,15 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from fedreel.config import Recipe, as_table, load_recipe
-from fedreel.errors import Diverged, RecipeError, nearest
+from fedreel.config import Recipe, load_recipe, stated
+from fedreel.errors import Diverged, RecipeError, RunError, nearest
 from fedreel.machine.files import write_atomic
 from fedreel.machine.processes import cores, in_processes
 from fedreel.report import write_table
 from fedreel.reproduce.choose import UNCHOSEN, Choice, Try, check_unset, in_words, knows, note
 from fedreel.reproduce.claims import in_words as in_one_line
 from fedreel.reproduce.claims import judged
-from fedreel.reproduce.spec import Metrics, Row, Scale, Table
+from fedreel.reproduce.spec import Choose, Metrics, Row, Scale, Table
 from fedreel.systems import System, systems
 
 DERIVED = "derived.json"  # what was read off a finished cell, by function: several tables may share the cell
@@ -172,7 +172,7 @@ class _Sweep:
         for chosen in row.tries:
             settings = {**_settings(self.spec, size, row, 0), **rule.settings_of(row), **chosen}
             folder, name = _cell_folder(self.out, size, row, settings, 0), f"{row.name}, {in_words(chosen)}"
-            cells.append(Cell(name, 0, size.recipe, settings, folder, row.compute, derive=()))
+            cells.append(Cell(name, 0, size.recipe, settings, folder, row.compute, rule.derive))
         return cells
 
     def choose(self) -> _Sweep:
@@ -182,7 +182,7 @@ class _Sweep:
             return self
         choices, rows = {}, []
         for row in self.rows:
-            scores = [_metrics(cell.folder, self.spec).get(rule.metric) for cell in self.tries(row)]
+            scores = [_score(cell, rule) for cell in self.tries(row)]
             tries = tuple(Try(settings, score) for settings, score in zip(row.tries, scores))
             if tries:
                 choices[row.label] = choice = Choice(tries, rule.higher)
@@ -201,7 +201,9 @@ class _Sweep:
     def collect(self) -> dict[str, Any]:
         """The table so far."""
         spec, size = self.spec, self.size
-        found = {id(row): [_metrics(self.cell(row, seed).folder, spec) for seed in size.seeds] for row in self.rows}
+        found = {
+            id(row): [_metrics(self.cell(row, seed).folder, spec.derive) for seed in size.seeds] for row in self.rows
+        }
         if spec.relate is not None:
             for i, seed in enumerate(size.seeds):
                 done = [row for row in self.rows if found[id(row)][i]]
@@ -238,7 +240,7 @@ class _Sweep:
         if self.spec.remark is None:
             return ()
         folders = [(row, [self.cell(row, seed).folder for seed in self.size.seeds]) for row in self.rows]
-        return self.spec.remark([(row, [f for f in own if _metrics(f, self.spec)]) for row, own in folders])
+        return self.spec.remark([(row, [f for f in own if _metrics(f)]) for row, own in folders])
 
     def _choosing(self) -> list[str]:
         if self.choices and self.size.choose:
@@ -314,16 +316,30 @@ def _names(wanted: Sequence[str], cells: Sequence[Metrics]) -> list[str]:
     return [name for w in wanted for name in ([k for k in known if fnmatch(k, w)] if "*" in w else [w])]
 
 
-def _metrics(folder: Path, spec: Table) -> Metrics:
-    """What a finished cell says; nothing of one that is not."""
+def _metrics(folder: Path, derive: Sequence[Callable[[Path], Metrics]] = ()) -> Metrics:
+    """What a finished cell says, and what these functions read off it; nothing of one that is not finished."""
     try:
         found: Metrics = json.loads((folder / "summary.json").read_text())["metrics"]
     except (OSError, ValueError):
         return {}
     derived = _derived(folder)
-    for function in spec.derive:
+    for function in derive:
         found |= derived.get(function.__name__, {})
     return found
+
+
+def _score(cell: Cell, rule: Choose) -> float | None:
+    """How well a try did; None if it diverged."""
+    if _diverged(cell.folder):
+        return None
+    found = _metrics(cell.folder, rule.derive)
+    if rule.metric not in found:
+        raise RunError(
+            f"settings are chosen by {rule.metric}, which a finished try does not have",
+            where=str(cell.folder),
+            expected=f"one of {', '.join(found)}",
+        )
+    return found[rule.metric]
 
 
 def _diverged(folder: Path) -> str:
@@ -351,8 +367,9 @@ def _compute(function: Callable[[Recipe], Metrics], recipe: Recipe, folder: Path
 
 
 def _cell_folder(out: Path, size: Scale, row: Row, settings: Mapping[str, Any], seed: int) -> Path:
-    """Named after what is run, so that a changed row is run anew beside the old, and tables can share cells."""
-    what = as_table(load_recipe(size.recipe, settings))
+    """Named after what is run, so that a changed row is run anew beside the old, and tables can share cells. A setting
+    at its default plays no part: a new one renames nothing."""
+    what = stated(load_recipe(size.recipe, settings))
     mark = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
     slug = "".join(c if c.isalnum() else "-" for c in row.name.lower())
     return out / "cells" / f"{slug}-{mark}-seed{seed}"

@@ -237,6 +237,7 @@ SCALES = {
             "score",
             {"data.validate": True, "data.test_share": 0.2, "round.rounds": 3},
             "a fifth of the training images, the same for all clients",
+            derive=(image_runs.accuracies, image_runs.probes),
         ),
     ),
     "paper": Scale("fedlid-paper", (0, 1, 2, 3)),

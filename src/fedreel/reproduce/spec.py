@@ -49,13 +49,14 @@ class Row:
 class Choose:
     """How rows with a grid get their settings: all that it holds are run once, under seed 0 and with `settings`, which
     keep the choosing apart from what the table reports (`where`, in words); `rows` goes over these for rows that have a
-    text, as in a scale. The best in `metric`, which is one of the run's own, are taken."""
+    text, as in a scale. The best in `metric`, which is one of the run's own or comes from `derive`, are taken."""
 
     metric: str
     settings: Mapping[str, Any]
     where: str
     higher: bool = True  # whether more is better
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    derive: tuple[Callable[[Path], Metrics], ...] = ()  # functions that read the metric off a finished run's folder
 
     def settings_of(self, row: Row) -> dict[str, Any]:
         """What a row is tried with."""
