@@ -21,6 +21,7 @@ from fedreel.config import (
     load_recipe,
     make_recipe,
     recipe_names,
+    stated,
 )
 from fedreel.core.job import make_method, make_task
 from fedreel.data.division import make_partitioner
@@ -259,3 +260,13 @@ def test_a_bare_name_stands_for_a_section(tmp_path: Path) -> None:
     assert load_recipe("recognition", {"engine": "streams"}).engine == {"name": "streams"}
     with pytest.raises(RecipeError, match="did you mean 'fedprox'"):
         load_recipe(path, ["method=fedprx"])
+
+
+def test_what_a_recipe_states_leaves_defaults_out() -> None:
+    recipe = load_recipe("fsar", {"train.lr": 0.5, "round.mean_over": "all", "seed": 0})
+    said = stated(recipe)
+    assert said["train"]["lr"] == 0.5
+    assert "mean_over" not in said["round"]
+    assert "seed" not in said
+    assert said["task"] == recipe.task
+    assert make_recipe(said) == recipe

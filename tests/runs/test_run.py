@@ -152,6 +152,17 @@ def test_another_recipe_is_refused_with_the_keys_that_differ(finished: Path, dat
     assert cli(*args).code == 0  # the refusal did not keep the lock
 
 
+def test_a_run_from_before_a_setting_existed_goes_on_with_its_default(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    recipe = tmp_path / "run" / "recipe.toml"
+    lines = [line for line in recipe.read_text().splitlines() if not line.startswith(("weight_by", "temperature"))]
+    assert len(lines) == len(recipe.read_text().splitlines()) - 2  # one of the method, one of the task
+    recipe.write_text("\n".join(lines))
+    assert cli("run", finished / "recipe.toml", "--out", tmp_path / "run", "--resume").code == 0
+    said = cli("run", finished / "recipe.toml", "--out", tmp_path / "run", "--resume", "--set", "task.temperature=0.7")
+    assert "task.temperature: 0.1 -> 0.7" in said.err
+
+
 def test_the_report_is_made_up_for_if_a_crash_took_it(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "run" / "report.html").unlink()

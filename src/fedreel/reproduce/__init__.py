@@ -112,12 +112,14 @@ class Cell:
 
     def _run(self, device: str, quiet: bool) -> None:
         from fedreel.api import run
+        from fedreel.runs.rundir import read_summary
 
         if self.compute is not None:
             _compute(self.compute, load_recipe(self.recipe, {**self.settings, "seed": self.seed}), self.folder)
             return
-        started = (self.folder / "recipe.toml").exists()
-        run(self.recipe, self.folder, set=self.settings, seed=self.seed, device=device, resume=started, quiet=quiet)
+        if not read_summary(self.folder).get("complete"):
+            started = (self.folder / "recipe.toml").exists()
+            run(self.recipe, self.folder, set=self.settings, seed=self.seed, device=device, resume=started, quiet=quiet)
         derived = _derived(self.folder)
         for function in self.derive:
             if function.__name__ not in derived:

@@ -19,8 +19,9 @@ import torch
 from safetensors import SafetensorError
 
 from fedreel.config import Recipe, as_table, build, read_toml
+from fedreel.core.job import make_method, make_task, resolved
 from fedreel.core.server import ServerState, Watcher
-from fedreel.errors import RunError
+from fedreel.errors import RecipeError, RunError
 from fedreel.machine.files import write_atomic
 from fedreel.machine.records import Records
 from fedreel.runs.checkpoint import Checkpoints, Snapshot
@@ -131,7 +132,7 @@ class RunDir(Watcher):
         """Whether there is a run to continue; raises if this job may not have the folder."""
         used = check_place(self.path, resume)
         if used:
-            self._same_recipe(recipe_of(self.path))
+            self._same_recipe(_completed(recipe_of(self.path)))
         return used
 
     def _hold_lock(self) -> IO[str]:
@@ -157,6 +158,14 @@ class RunDir(Watcher):
                 found="; ".join(differ[:5]),
                 hint="resume with the recipe that the run started with, or choose another --out",
             )
+
+
+def _completed(recipe: Recipe) -> Recipe:
+    """With the defaults of settings that its task or method has got since the recipe was written."""
+    try:
+        return resolved(recipe, make_task(recipe), make_method(recipe))
+    except RecipeError:  # of a task or method that is not registered here
+        return recipe
 
 
 def check_place(path: Path, resume: bool) -> bool:
