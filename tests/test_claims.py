@@ -50,7 +50,9 @@ def test_differences_are_taken_seed_by_seed() -> None:
     assert claim["ahead"] == pytest.approx(1.0)
     assert claim["paper"] == [60.0, 50.0]
     assert claim["seeds"] == 4
-    (turned,) = judged((Claim("old", "new", "f1"),), rows)
+    assert in_words(claim).startswith("paper: new better than old")
+    (turned,) = judged((Claim("old", "new", "f1", ours=True),), rows)
+    assert in_words(turned).startswith("ours: old better than new")
     assert turned["verdict"] == "does not hold"
     (less,) = judged((Claim("old", "new", "f1", higher=False),), rows)
     assert less["verdict"] == "holds"

@@ -40,6 +40,7 @@ def _judge(claim: Claim, setting: Mapping[str, Any], pair: Sequence[Mapping[str,
         "worse": claim.worse,
         "metric": claim.metric,
         "higher": claim.higher,
+        "by": "ours" if claim.ours else "paper",
         "setting": dict(setting),
         "paper": [row["paper"].get(claim.metric) for row in pair],
         "ours": [{key: row["metrics"][claim.metric][key] for key in ("mean", "sd", "n")} for row in pair],
@@ -92,7 +93,7 @@ def in_words(claim: Mapping[str, Any]) -> str:
     said = {"holds": "holds here", "does not hold": "does NOT hold here"}.get(claim["verdict"], "cannot be told here")
     sure = f" (95 %: {claim['interval'][0]:+.3g} to {claim['interval'][1]:+.3g})" if claim["interval"] else ""
     return (
-        f"paper: {claim['better']} better than {claim['worse']} in {claim['metric']}{where}:"
+        f"{claim['by']}: {claim['better']} better than {claim['worse']} in {claim['metric']}{where}:"
         f" {said}, {better:.3g} against {worse:.3g}, ahead by {claim['ahead']:.3g}{sure}, seeds: {claim['seeds']}"
     )
 

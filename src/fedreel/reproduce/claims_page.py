@@ -19,7 +19,8 @@ Every claim is about two rows of a table: the first is better in a metric. Both 
 the same clients, order of clients and initial weights, so the difference is taken seed by seed. A claim *holds* if
 Student's 95 % interval of the mean difference lies above zero, *does not hold* if it lies below, and *cannot be told*
 otherwise, or with fewer than {ENOUGH} seeds; then the number of seeds is given that would tell a difference of this
-size. Ours are means ± standard deviations over seeds. Metrics with ↓: less is better.
+size. Ours are means ± standard deviations over seeds. Metrics with ↓: less is better. With *: the paper does not
+claim it, but its idea asks for it (a control is beaten, or another measure agrees).
 
 This page is printed by `fedreel reproduce --claims docs/tables`, from the tables stored there."""
 
@@ -73,7 +74,8 @@ def _row(claim: Mapping[str, Any], content: Mapping[str, Any], command: int) -> 
     setting = ", ".join(f"{k} {v}" for k, v in claim["setting"].items())
     return [
         f"{claim['better']} better than {claim['worse']} in {claim['metric']}{'' if claim['higher'] else ' ↓'}"
-        + (f" ({setting})" if setting else ""),
+        + (f" ({setting})" if setting else "")
+        + (" *" if claim["by"] == "ours" else ""),
         " / ".join("–" if p is None else f"{p:g}" for p in claim["paper"]) if any(claim["paper"]) else "–",
         " / ".join(_ours(o) for o in claim["ours"]),
         f"{content['data']}, {content['scale']}",

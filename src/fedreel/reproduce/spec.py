@@ -85,12 +85,14 @@ class Scale:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says of two rows: the first is better in this metric."""
+    """What the paper says of two rows: the first is better in this metric. `ours`: it does not say so, but its idea
+    asks for it (a control is beaten, or another measure agrees)."""
 
     better: str
     worse: str
     metric: str
     higher: bool = True  # whether more is better
+    ours: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,8 @@ class Table:
     adapt: Callable[[Path], Mapping[str, Any]] | None = None  # settings that given data ask for
     relate: Callable[[Sequence[tuple[Row, Path]]], Sequence[Metrics]] | None = None  # what rows show beside each other:
     # for the finished runs of one seed, more metrics for each
-    remark: Callable[[Sequence[tuple[Row, Sequence[Path]]]], Sequence[str]] | None = (
-        None  # notes on the rows, each with
-    )
-    # its finished runs of all seeds
+    remark: Callable[[Sequence[tuple[Row, Sequence[Path]]]], Sequence[str]] | None = None
+    # notes on the rows, each with its finished runs of all seeds
 
     def rows_for(self, data: Path | None) -> tuple[Row, ...]:
         """The rows that make sense for the playground (None), or for given data."""
