@@ -8,7 +8,7 @@ RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup demo lint test test-fast test-durations wheel clean
+.PHONY: setup demo lint test test-fast test-durations wheel clean all-tests fast-tests
 setup: $(DEV)
 
 # What runs jobs: enough for the demo.
@@ -31,12 +31,18 @@ lint: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Everything.
-test: lint
+# Everything; linters and type checker run beside the tests.
+test: $(DEV)
+	$(MAKE) -j2 lint all-tests
+
+all-tests: $(DEV)
 	$(PYTEST) $(ARGS)
 
 # Everything but the tests that tests/durations.json knows as slow.
-test-fast: lint
+test-fast: $(DEV)
+	$(MAKE) -j2 lint fast-tests
+
+fast-tests: $(DEV)
 	$(PYTEST) -m 'not slow' $(ARGS)
 
 # Everything, and how long each test took is written to tests/durations.json. Wants a quiet machine.
