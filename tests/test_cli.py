@@ -36,6 +36,7 @@ COMMANDS = [
     "search",
     "recognize",
     "export",
+    "evaluate",
 ]
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.errors import DataError
-from fedreel.tasks.pretrain import retrieval as module
-from fedreel.tasks.pretrain.retrieval import in_ten_parts, labelled_set, retrieval, ten_clips, video_features
+from fedreel.tasks.vision.evaluate import retrieval as module
+from fedreel.tasks.vision.evaluate.retrieval import in_ten_parts, labelled_set, retrieval, ten_clips, video_features
 from support.shelf import Known, flat, shelved
 
 MODEL = nn.Linear(1, 1)

@@ -13,7 +13,9 @@ from torch.nn import functional as F
 
 from fedreel.models.backbone import Backbone
 from fedreel.models.classifier import Classifier
-from fedreel.tasks.pretrain.downstream import (
+from fedreel.tasks.pretrain.task import Pretrain
+from fedreel.tasks.vision.clip_views import Views
+from fedreel.tasks.vision.evaluate.downstream import (
     TUNE,
     RandomClips,
     fine_tune,
@@ -21,9 +23,7 @@ from fedreel.tasks.pretrain.downstream import (
     shortened,
     top1,
 )
-from fedreel.tasks.pretrain.retrieval import LabelledSet, end_to_end, labelled_set
-from fedreel.tasks.pretrain.task import Pretrain
-from fedreel.tasks.vision.clip_views import Views
+from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, end_to_end, labelled_set
 from fedreel.tasks.vision.probe import PROBE, probe
 from support.networks import small_r3d
 from support.shelf import Known, flat, shelved
