@@ -182,7 +182,7 @@ def test_the_playground_s_own_clips_are_its_downstream_set() -> None:
     assert found.name == "actions"
     assert len(found.classes) == 8
     assert (len(found.train), len(found.test)) == (8 * 50, 8 * 16)
-    assert (found.source.height, found.source.width) == (32, 32)
+    assert found.source.side == 32
 
 
 @pytest.mark.parametrize("method", ["fedvssl", "fedavg"])
