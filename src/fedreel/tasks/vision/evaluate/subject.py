@@ -24,8 +24,7 @@ from fedreel.tasks.classification import Classification
 
 RANDOM = Path("random")  # as the model
 INIT = "task.backbone.init"
-# Nothing is learned, but batch norms take their statistics from the data: without them a deep network gives the same
-# vector for everything.
+# Nothing is learned, but batch norms take their statistics from the data.
 UNTRAINED: Mapping[str, Any] = {"method.name": "fedavg", "train.lr": 0.0, "round.rounds": 1}
 
 
