@@ -14,6 +14,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 import fedreel
+from fedreel.data.clip_index import find
+from fedreel.data.shards import build
 from fedreel.errors import DataError, FedreelError, RecipeError, RunError
 from fedreel.reproduce import reproduce
 from fedreel.reproduce.fedvssl import SCALES
@@ -194,6 +196,18 @@ def test_what_is_not_known_is_refused_before_any_work(trained: Path, bars: Path,
 
 def test_data_must_say_what_is_for_training_and_what_for_testing(trained: Path, data: Path) -> None:
     assert "0 for training, 0 for testing" in refused(DataError, trained, data)
+
+
+def test_shards_are_the_same_videos_and_must_have_the_side_of_the_task(
+    trained: Path, bars: Path, tmp_path: Path
+) -> None:
+    for side in (16, 24):
+        build(find(bars), bars, tmp_path / f"{side}", side=side)
+    found = fedreel.evaluate(trained, tmp_path / "16", only="retrieval", device="cpu")
+    assert found.metrics == fedreel.evaluate(trained, bars, only="retrieval", device="cpu").metrics
+    error = refused(DataError, trained, tmp_path / "24")
+    assert "a shorter side of 16 pixels" in error
+    assert "task." not in error  # a run's settings cannot be changed
 
 
 def test_a_run_has_its_own_recipe_and_a_file_needs_one(trained: Path, weights: Path, bars: Path) -> None:

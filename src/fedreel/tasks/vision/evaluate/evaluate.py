@@ -120,4 +120,4 @@ def _open(on: Path, who: Subject) -> LabelledSet:
     """The same clips as those of the tables."""
     if on == PLAYGROUND:
         return labelled_set("actions", open_clips(replace(who.recipe.data, source=str(on)), who.task.side))
-    return labelled_set(on.resolve().name, open_clips(DataConfig(source=str(on)), who.task.side))
+    return labelled_set(on.resolve().name, open_clips(DataConfig(source=str(on)), who.task.side, setting=""))
