@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 __all__ = [
     "FedreelError",
     "__version__",
+    "evaluate",
     "export",
     "find",
     "load",
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from fedreel.tasks.moments.command import find
     from fedreel.tasks.summary.command import summarize
     from fedreel.tasks.use.recognize import recognize
+    from fedreel.tasks.vision.evaluate.command import evaluate
     from fedreel.tasks.vision.export import export
     from fedreel.tasks.vision.search.command import search
 
@@ -32,6 +34,7 @@ _FUNCTIONS = {
     "run": "fedreel.api:run",
     "load": "fedreel.api:load",
     "load_recipe": "fedreel.api:load_recipe",
+    "evaluate": "fedreel.tasks.vision.evaluate.command:evaluate",
     "export": "fedreel.tasks.vision.export:export",
 }
 

@@ -1,10 +1,11 @@
-"""Commands that use a trained model: a verb for each that a task declares, and the backbone as a file of weights."""
+"""Commands that use a trained model: a verb for each that a task declares; what its backbone is worth, and the backbone
+as a file of weights."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
@@ -15,18 +16,24 @@ from fedreel.errors import Interrupted
 from fedreel.machine.progress import ProgressBar
 from fedreel.systems import resolve, verbs
 from fedreel.tasks.use.options import Client, Place
+from fedreel.tasks.vision.evaluate.command import evaluate
 
 if TYPE_CHECKING:
     from fedreel.tasks.use.result import Result
 
 SHOWN = 20  # files whose names are printed
-ON_A_COMMAND_LINE = {Place: Path, Place | None: Path | None}  # typer takes no unions
+ON_A_COMMAND_LINE: dict[Any, Any] = {  # typer takes no unions
+    Place: Path,
+    Place | None: Path | None,
+    Mapping[str, Any] | Sequence[str] | None: list[str] | None,
+}
 
 log = logging.getLogger(__name__)
 
 
 def add_commands(app: typer.Typer) -> None:
     app.command()(export)
+    app.command()(as_command(evaluate))
     for verb in verbs().values():
         if verb.name in _names(app):
             log.warning("the verb '%s' of a package is left out: fedreel has a command of that name", verb.name)

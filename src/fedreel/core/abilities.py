@@ -37,6 +37,12 @@ class Embeds(Ability):
         """Vectors (N, D) of clips (N, frames, side, side, 3), uint8. `mean` pools the backbone's last map over time and
         space; `grid` keeps both, at half the resolution in space (maxima of 2 x 2)."""
 
+    @property
+    def crops(self) -> tuple[int, tuple[float, ...]]:
+        """How clips are cropped when a backbone is fine-tuned: the side of the square that is cut out, and the sides
+        that frames are brought to before, in multiples of it."""
+        return self.side, (1.0,)
+
 
 class Temporal(Ability):
     """For methods that look at where moments lie in time (FedVMR, FedCMR)."""

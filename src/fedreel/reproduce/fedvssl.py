@@ -16,6 +16,7 @@ from fedreel.errors import DataError
 from fedreel.playground.actions import CLASSES
 from fedreel.reproduce.spec import Choose, Claim, Metrics, Row, Scale, Table
 from fedreel.tasks.pretrain import analysis as pretraining
+from fedreel.tasks.vision.evaluate.subject import UNTRAINED
 
 T1 = ("tune/ucf101", "probe/ucf101", "tune/hmdb51", "probe/hmdb51", "r1/ucf101", "r5/ucf101", "r1/hmdb51", "r5/hmdb51")
 T2 = ("tune/ucf101", "tune/hmdb51", "r1/ucf101", "r5/ucf101", "r1/hmdb51", "r5/hmdb51")
@@ -55,7 +56,7 @@ MIXTURES = ((0.0, 0), (1.0, 0), (0.0, 1), (1.0, 1), (0.9, 0), (0.9, 1))
 BEST = "FedVSSL 0.9, 0"
 MOMENTUM = "FedAvg with momentum"  # perhaps what the paper's Tables 1 and 2 show: see their notes
 METHODS: dict[str, Mapping[str, Any]] = {
-    "random weights": {"method.name": "fedavg", "train.lr": 0.0, "round.rounds": 1},
+    "random weights": UNTRAINED,
     "FedAvg": {"method.name": "fedavg"},
     MOMENTUM: {"method.name": "fedavg", "train.momentum": 0.9},
     "Loss": {"method.name": "loss"},

@@ -20,8 +20,9 @@ from fedreel.reproduce import reproduce
 from fedreel.reproduce.fedvssl import adapt, relate
 from fedreel.reproduce.spec import Row
 from fedreel.tasks.pretrain import analysis as pretraining
-from fedreel.tasks.pretrain.retrieval import labelled_set
 from fedreel.tasks.pretrain.task import Pretrain
+from fedreel.tasks.vision.evaluate import measures
+from fedreel.tasks.vision.evaluate.retrieval import labelled_set
 from support.networks import small_r3d
 from support.shelf import flat, shelved
 from support.tiny import videos
@@ -181,14 +182,14 @@ def test_the_playground_s_own_clips_are_its_downstream_set() -> None:
     assert found.name == "actions"
     assert len(found.classes) == 8
     assert (len(found.train), len(found.test)) == (8 * 50, 8 * 16)
-    assert (found.source.height, found.source.width) == (32, 32)
+    assert found.source.side == 32
 
 
 @pytest.mark.parametrize("method", ["fedvssl", "fedavg"])
 def test_a_backbone_is_put_to_use_on_all_sets(
     given: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pretraining, "PLAYGROUND_SHARE", 0.02)
+    monkeypatch.setattr(measures, "SMALL_SHARE", 0.02)
     monkeypatch.setattr(pretraining, "POINTS", 3)
     monkeypatch.setattr(pretraining, "RADIUS", 1.0)
     settings = {**SETTINGS, **adapt(given), "method.name": method}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedreel.core.abilities import Embeds
 from fedreel.tasks.pretrain.perturbation import SIZES, perturbed_retrieval
-from fedreel.tasks.pretrain.retrieval import LabelledSet, labelled_set, retrieval
+from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, labelled_set, retrieval
 from support.shelf import flat, shelved
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -17,24 +16,17 @@ from fedreel.core.task import Examples
 from fedreel.errors import DataError, RunError
 from fedreel.machine.device import pick_device
 from fedreel.metrics.landscape import landscape, sharpness
-from fedreel.models.r3d import R3DConfig
 from fedreel.report.matrices import Matrix, write_matrices
 from fedreel.runs.run import Loaded, load
 from fedreel.runs.rundir import read_metrics
-from fedreel.tasks.pretrain.downstream import TUNE, fine_tune, linear_probe, shortened, top1
 from fedreel.tasks.pretrain.perturbation import perturbed_retrieval
-from fedreel.tasks.pretrain.retrieval import LabelledSet, Pooling, labelled_set, retrieval
 from fedreel.tasks.pretrain.task import Pretrain
-from fedreel.tasks.vision.clip_views import Views
 from fedreel.tasks.vision.clips import open_clips
+from fedreel.tasks.vision.evaluate import measures
+from fedreel.tasks.vision.evaluate.measures import Metrics, Trial
+from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, labelled_set, retrieval
 
-Metrics = dict[str, float]
-
-POOLINGS: tuple[Pooling, ...] = ("grid", "mean")
 DOWNSTREAM = "downstream"  # beside the folder of the videos to learn from
-FLIP, JITTER = 0.35, 0.2  # when fine-tuning
-PAPER_WIDTH, PAPER_BLOCKS = 64, 8  # of R3D-18
-PLAYGROUND_SHARE, SMALL_SHARE = 0.2, 0.4  # of the paper's epochs of fine-tuning: on the playground, of small networks
 AT_ONCE = 64  # windows in one forward pass
 POINTS, RADIUS = 9, 0.5  # of a landscape; of the ball in which its rise is averaged
 LANDSCAPES = 3  # clients whose data a landscape is drawn on
@@ -42,14 +34,7 @@ LANDSCAPES = 3  # clients whose data a landscape is drawn on
 
 def recalls(run: Path) -> Metrics:
     """`r1` .. `r50`: R@k on the downstream sets; `r1 pooled` likewise by features that are means over all places."""
-    loaded, recipe = opened(run)
-    task = _task(loaded)
-
-    def measure(labelled: LabelledSet) -> Metrics:
-        grid, mean = (retrieval(loaded.model, task, labelled, pooling) for pooling in POOLINGS)
-        return {f"r{k}": v for k, v in grid.items()} | {f"r{k} pooled": v for k, v in mean.items()}
-
-    return over_sets(sets(recipe, task), measure)
+    return _measured(run, measures.recalls)
 
 
 def recall_curve(run: Path) -> Metrics:
@@ -69,32 +54,13 @@ def recall_curve(run: Path) -> Metrics:
 
 
 def probes(run: Path) -> Metrics:
-    """`probe`: top-1 of linear classifiers on the frozen backbone; of smaller networks than the paper's, vectors are
-    standardised."""
-    loaded, recipe = opened(run)
-    task = _task(loaded)
-
-    def measure(labelled: LabelledSet) -> Metrics:
-        return {"probe": linear_probe(loaded.model, task, labelled, seed=recipe.seed, standardise=_smaller(task))}
-
-    return over_sets(sets(recipe, task), measure)
+    """`probe`: top-1 of linear classifiers on the frozen backbone."""
+    return _measured(run, measures.probes)
 
 
 def tunings(run: Path) -> Metrics:
-    """`tune`: top-1 after fine-tuning, in the run's precision. On the playground, and of smaller networks than the
-    paper's, for a part of its epochs; clips are not mirrored on the playground: that changes what they show."""
-    loaded, recipe = opened(run)
-    task = _task(loaded)
-    playground = recipe.data.source == "playground"
-    share = PLAYGROUND_SHARE if playground else SMALL_SHARE if _smaller(task) else 1.0
-    config = replace(shortened(TUNE, round(share * TUNE.epochs)), precision=recipe.train.precision)
-    views = Views(task.size, task.scales, 0.0 if playground else FLIP, JITTER)
-
-    def measure(labelled: LabelledSet) -> Metrics:
-        classifier = fine_tune(loaded.model, task, labelled, views, config, recipe.seed)
-        return {"tune": top1(classifier, task, labelled)}
-
-    return over_sets(sets(recipe, task), measure)
+    """`tune`: top-1 after fine-tuning, in the run's precision."""
+    return _measured(run, measures.tunings)
 
 
 def perturbations(run: Path) -> Metrics:
@@ -225,10 +191,15 @@ def opened(run: Path) -> tuple[Loaded, Recipe]:
     return load(run, device=str(pick_device(recipe.device))), recipe
 
 
-def _smaller(task: Pretrain) -> bool:
-    """Whether the network is an R3D smaller than the paper's."""
-    backbone = task.backbone
-    return isinstance(backbone, R3DConfig) and (backbone.width < PAPER_WIDTH or sum(backbone.blocks) < PAPER_BLOCKS)
+def _measured(run: Path, measure: Callable[[Trial], Metrics]) -> Metrics:
+    """One of the measures that `fedreel evaluate` has, on the downstream sets."""
+    loaded, recipe = opened(run)
+    task, playground = _task(loaded), recipe.data.source == "playground"
+
+    def on(labelled: LabelledSet) -> Metrics:
+        return measure(Trial(loaded.model, task, labelled, recipe.seed, recipe.train.precision, playground))
+
+    return over_sets(sets(recipe, task), on)
 
 
 def _task(loaded: Loaded) -> Pretrain:

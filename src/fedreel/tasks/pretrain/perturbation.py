@@ -10,7 +10,7 @@ from torch import nn
 from fedreel.core.abilities import Embeds
 from fedreel.metrics.landscape import mean_perturbed_loss
 from fedreel.metrics.neighbours import recall_at
-from fedreel.tasks.pretrain.retrieval import LabelledSet, Pooling, video_features
+from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, Pooling, video_features
 
 SIZES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 SEEDS = (0, 1, 2)

@@ -128,6 +128,10 @@ class Pretrain(Task, Embeds):
     def side(self) -> int:
         return self.stored or round(self.size * 8 / 7)
 
+    @property
+    def crops(self) -> tuple[int, tuple[float, ...]]:
+        return self.size, self.scales
+
     @cached_property
     def _asks(self) -> Pretext:
         if self.pretext == "vcop":

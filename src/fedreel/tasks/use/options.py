@@ -5,6 +5,7 @@ The order is the same everywhere: the source, what is asked of it, `model`; then
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,10 @@ Page = Annotated[Place | None, typer.Option("--page", help="Write a page with pi
 Json = Annotated[Place | None, typer.Option("--json", help="Write all that was found as JSON; - prints it instead.")]
 Client = Annotated[str, typer.Option("--client", help="Whose part of the model is used, where clients have their own.")]
 Device = Annotated[str, typer.Option("--device", help="Where the model runs: auto, cpu, cuda or cuda:N.")]
+Changes = Annotated[
+    Mapping[str, Any] | Sequence[str] | None,
+    typer.Option("--set", help="Change a setting of the recipe: section.key=value. Repeatable."),
+]
 
 
 def source_is(what: str) -> Any:

@@ -94,7 +94,7 @@ class ClipPopulation(HeldClips):
 
 def open_clips(config: DataConfig, side: int, setting: str = "task.size") -> shards.Shards:
     """Shards of the recipe's source: the playground's actions, a folder of videos, or a folder of shards. `side` is the
-    shorter side of every clip, that of the squares that are seen; `setting` is what it comes from."""
+    shorter side of every clip, that of the squares that are seen; `setting` is what to change it by, if any."""
     if config.source == "playground":
         return _playground_clips(config, side)
     root = playground.place_of(config, "actions", "a folder of videos, or a folder of shards")
@@ -133,7 +133,7 @@ def _of_side(found: shards.Shards, side: int, setting: str) -> shards.Shards:
             where=str(found.folder),
             expected=f"a shorter side of {side} pixels",
             found=f"{found.side} pixels",
-            hint=f"set {setting}={found.side}, or build shards with --size {side}",
+            hint=(f"set {setting}={found.side}, or " if setting else "") + f"build shards with --size {side}",
         )
     return found
 

@@ -17,6 +17,7 @@ from fedreel.media.excerpts import EXCERPTS, excerpt_frames
 from fedreel.metrics.neighbours import recall_at
 
 Pooling = Literal["mean", "grid"]
+Compared = tuple[Tensor, list[int], Tensor, list[int]]
 
 Places = Callable[[int, int], np.ndarray]  # frames of a video and of a clip -> (clips, frames) of frame numbers
 KS = (1, 5, 10, 20, 50)
@@ -71,8 +72,13 @@ def retrieval(
 ) -> dict[int, float]:
     """R@k for each k: the share of test videos with at least one of their class among the k training videos nearest by
     cosine. (The paper speaks of a vote among neighbours; its R@5 above R@1 are of this kind.)"""
+    return recall_at(*compared(model, task, among, pooling), ks)
+
+
+def compared(model: nn.Module, task: Embeds, among: LabelledSet, pooling: Pooling = "grid") -> Compared:
+    """What neighbours are found by: features and classes of the training videos, then of the test videos."""
     gallery, queries = (video_features(model, task, among.source, rows, pooling) for rows in (among.train, among.test))
-    return recall_at(gallery, among.labels[among.train].tolist(), queries, among.labels[among.test].tolist(), ks)
+    return gallery, among.labels[among.train].tolist(), queries, among.labels[among.test].tolist()
 
 
 def video_features(

@@ -13,7 +13,9 @@ from torch.nn import functional as F
 
 from fedreel.models.backbone import Backbone
 from fedreel.models.classifier import Classifier
-from fedreel.tasks.pretrain.downstream import (
+from fedreel.tasks.pretrain.task import Pretrain
+from fedreel.tasks.vision.clip_views import Views
+from fedreel.tasks.vision.evaluate.downstream import (
     TUNE,
     RandomClips,
     fine_tune,
@@ -21,9 +23,7 @@ from fedreel.tasks.pretrain.downstream import (
     shortened,
     top1,
 )
-from fedreel.tasks.pretrain.retrieval import LabelledSet, end_to_end, labelled_set
-from fedreel.tasks.pretrain.task import Pretrain
-from fedreel.tasks.vision.clip_views import Views
+from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, end_to_end, labelled_set
 from fedreel.tasks.vision.probe import PROBE, probe
 from support.networks import small_r3d
 from support.shelf import Known, flat, shelved
@@ -172,7 +172,7 @@ def test_fine_tuning_trains_batch_norms_of_a_model_that_was_loaded_for_use(tmp_p
     assert not any(torch.equal(learned[1][name], model.state_dict()[name]) for name in means)
 
 
-def test_random_clips_begin_everywhere_they_fit_and_short_videos_begin_again(tmp_path: Path) -> None:
+def test_random_clips_begin_everywhere_they_fit_and_short_videos_stand_still_at_their_end(tmp_path: Path) -> None:
     long, short = (np.arange(n, dtype=np.uint8)[:, None, None, None].repeat(3, 3) for n in (9, 2))
     found = labelled_set(
         "two", shelved(tmp_path / "s", [long, short, long], ["a", "b", "a"], ["train", "train", "test"])
@@ -185,5 +185,5 @@ def test_random_clips_begin_everywhere_they_fit_and_short_videos_begin_again(tmp
             assert clips.shape == (1, 3, 1, 1, 3)
             seen[int(labels)].add(tuple(clips[0, :, 0, 0, 0].tolist()))
     assert seen[0] == {(s, s + 2, s + 4) for s in range(5)}
-    assert seen[1] == {(0, 0, 0)}
+    assert seen[1] == {(0, 1, 1)}
     assert len(examples) == 2

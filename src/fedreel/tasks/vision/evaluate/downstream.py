@@ -18,8 +18,8 @@ from fedreel.data.shards import Shards
 from fedreel.machine.device import seeded
 from fedreel.models.backbone import Backbone
 from fedreel.models.classifier import Classifier
-from fedreel.tasks.pretrain.retrieval import LabelledSet, Places, clip_features, in_ten_parts, ten_clips
 from fedreel.tasks.vision.clip_views import Views
+from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, Places, clip_features, in_ten_parts, ten_clips
 from fedreel.tasks.vision.probe import DROPOUT, PROBE, Labelled, probe, train_epochs
 
 TUNE = replace(PROBE, epochs=150, milestones=(60, 120))

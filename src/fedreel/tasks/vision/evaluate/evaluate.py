@@ -1,0 +1,123 @@
+"""A backbone put to use on a labelled set, measure by measure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedreel.config import DataConfig
+from fedreel.errors import DataError, Interrupted, RecipeError, nearest
+from fedreel.machine.device import pick_device
+from fedreel.machine.progress import Tell
+from fedreel.tasks.use.options import Place
+from fedreel.tasks.use.outputs import Places
+from fedreel.tasks.vision.clips import open_clips
+from fedreel.tasks.vision.evaluate.measures import MEASURES, Metrics, Trial
+from fedreel.tasks.vision.evaluate.result import Evaluation
+from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, labelled_set
+from fedreel.tasks.vision.evaluate.subject import Subject, find_subject
+
+PLAYGROUND = Path("playground")  # as the data
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be measured, of whom, and on what."""
+
+    model: Path
+    on: Path
+    measures: tuple[str, ...]  # in the order of MEASURES
+    places: Places
+    client: str
+    device: str
+    seed: int | None
+    epochs: int
+
+    @classmethod
+    def of(
+        cls,
+        model: Place,
+        on: Place,
+        *,
+        only: str,
+        json: Place | None,
+        client: str,
+        device: str,
+        seed: int | None,
+        epochs: int,
+    ) -> Question:
+        """As a user says it."""
+        if epochs < 0:
+            raise RecipeError("there is nothing to learn in", where="epochs", expected="0 or more", found=str(epochs))
+        told = None if json is None else Path(json)
+        places = Places("the numbers", None, None, told)
+        who, where = Path(model).expanduser(), Path(on).expanduser()
+        return cls(who, where, _measures(only), places, client, str(pick_device(device)), seed, epochs)
+
+
+def evaluate_on(
+    question: Question, recipe: str, settings: Mapping[str, Any] | Sequence[str], tell: Tell | None
+) -> Evaluation:
+    """Measure a backbone on a labelled set. All of it is measured or, with an error, nothing is written."""
+    _check(question)
+    found: Metrics = {}
+    try:
+        who = find_subject(question.model, recipe, settings, question.client, question.seed, question.device)
+        labelled = _open(question.on, who)
+        seed = who.recipe.seed if question.seed is None else question.seed
+        playground = question.on == PLAYGROUND
+        precision = who.recipe.train.precision
+        trial = Trial(who.model, who.task, labelled, seed, precision, playground, question.epochs)
+        for number, name in enumerate(question.measures):
+            if tell:
+                tell(name, number / len(question.measures))
+            found |= MEASURES[name](trial)
+    except KeyboardInterrupt:
+        so_far = ", ".join(f"{name} {100 * share:.2f} %" for name, share in found.items())
+        raise Interrupted(f"Nothing was written.{f' Found so far: {so_far}.' if found else ''}") from None
+    return question.places.write(
+        Evaluation(
+            source=question.on,
+            run=question.model,
+            client=question.client,
+            notes=[*who.notes, *(f"{cut.path}: {cut.reason}; the rest is missing" for cut in labelled.source.cut)],
+            skipped=labelled.source.broken,
+            name=labelled.name,
+            classes=len(labelled.classes),
+            train=len(labelled.train),
+            test=len(labelled.test),
+            seed=seed,
+            metrics=found,
+        )
+    )
+
+
+def _measures(only: str) -> tuple[str, ...]:
+    wanted = [name.strip() for name in only.split(",")] if only else [*MEASURES]
+    for name in wanted:
+        if name not in MEASURES:
+            raise RecipeError(f"there is no measure '{name}'", where="only", hint=nearest(name, MEASURES))
+    return tuple(name for name in MEASURES if name in wanted)
+
+
+def _check(question: Question) -> None:
+    """Raise before any work if it could not be finished."""
+    on = question.on
+    if on != PLAYGROUND and not on.is_dir():
+        raise DataError(
+            "there is no such folder of videos",
+            where=str(on),
+            expected="a folder {train,test}/CLASS/*.mp4, one with an index.csv, shards of one, or playground",
+        )
+    files = [] if on == PLAYGROUND else [path for path in on.rglob("*") if path.is_file()]
+    files += [path for path in question.model.rglob("*") if path.is_file()] if question.model.is_dir() else []
+    question.places.check(question.model, "file of weights", files, "a file that is read")
+
+
+def _open(on: Path, who: Subject) -> LabelledSet:
+    """The same clips as those of the tables."""
+    if on == PLAYGROUND:
+        return labelled_set("actions", open_clips(replace(who.recipe.data, source=str(on)), who.task.side))
+    return labelled_set(on.resolve().name, open_clips(DataConfig(source=str(on)), who.task.side, setting=""))
