@@ -175,9 +175,8 @@ def _by_folders(paths: list[str], layout: str, folder: Path) -> list[Clip]:
                 hint="use layout 'flat', or name the clips in an index.csv",
             )
         named = dict(zip(words, parents))
-        if "split" in named:
-            named["split"] = split_name(named["split"], str(folder / path))
-        clips.append(Clip(path, **named))
+        split = split_name(named.get("split", ""), str(folder / path))
+        clips.append(Clip(path, named["label"], named.get("owner", ""), split))
     return clips
 
 

@@ -8,7 +8,8 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from fedreel.data.splits import SPLITS, split_name
@@ -84,17 +85,17 @@ def locate(listed: Iterable[Listed], paths: Sequence[str]) -> tuple[dict[str, Li
     missing: dict[str, None] = {}
     for entry in listed:
         meant = (_meant(name, by_name.get(_stem(name), []), labels, entry.where) for name in entry.names)
-        path = next(filter(None, meant), None)
-        if path is None:
+        here = next(filter(None, meant), None)
+        if here is None:
             missing[entry.names[0]] = None
         else:
-            found[path] = _merged(found[path], entry, path) if path in found else entry
+            found[here] = _merged(found[here], entry, here) if here in found else entry
     return found, list(missing)
 
 
 def _meant(name: str, candidates: Sequence[str], labels: set[str], where: str) -> str | None:
-    folders = [_plain(part) for part in PurePosixPath(name).parts[:-1]]
-    around = {path: [_plain(part) for part in PurePosixPath(path).parts[:-1]] for path in candidates}
+    folders = _folders(name)
+    around = {path: _folders(path) for path in candidates}
     there = [path for path in candidates if around[path][len(around[path]) - len(folders) :] == folders]
     there = there or [path for path in candidates if labels.isdisjoint(around[path])]
     if len(there) > 1:
@@ -226,7 +227,7 @@ def _kinetics(name: str, label: Any, times: tuple[Any, Any], split: Any, where: 
 
 def _label(name: str, number: str, classes: dict[str, str], where: str) -> str:
     """A video's class: the folder it lies in, which is that of its number where both are said."""
-    folder, known = PurePosixPath(name).parent.name, classes.get(number, "")
+    folder, known = name.rpartition("/")[0].rpartition("/")[2], classes.get(number, "")
     if folder and known and _plain(folder) != _plain(known):
         expected = f"{known}, which is number {number} in {CLASSES}"
         raise DataError(
@@ -268,12 +269,20 @@ def _columns(file: Path) -> list[str]:
         return []
 
 
+def _folders(path: str) -> list[str]:
+    return [_plain(part) for part in path.split("/")[:-1] if part not in ("", ".")]
+
+
 def _stem(path: str) -> str:
-    name = PurePosixPath(path).name
-    return PurePosixPath(name).stem if PurePosixPath(name).suffix.lower() in SUFFIXES else name
+    """A file's name without an ending that videos have."""
+    name = path.rpartition("/")[2]
+    stem, dot, ending = name.rpartition(".")
+    return stem if stem and f"{dot}{ending}".lower() in SUFFIXES else name
 
 
+@lru_cache(maxsize=4096)
 def _plain(word: str) -> str:
+    """A class or folder without what people write differently."""
     return re.sub(r"[\s_]+", "_", word.strip().lower())
 
 
