@@ -79,6 +79,8 @@ class DataConfig:
     role: str = "videos"  # at real sites: which of its folders a site uses (its site.toml maps roles to folders)
     owner: str = ""  # the owner of samples that name none
     labels: tuple[str, ...] = ()  # class names in order; empty: those found, sorted
+    lists: str = ""  # lists of the videos to use, a file or folder below the source or anywhere; empty: those in it
+    fold: int = 1  # the number of the lists to use where several exclude each other: trainlist01, trainlist02, ...
     size: str = "small"  # of the playground
     seed: int = 0  # of the playground and the division; kept apart from the run's seed
     partition: dict[str, Any] = field(default_factory=lambda: {"name": "by-owner"})
@@ -89,7 +91,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self, "data", seed=(0, 2**63 - 1), test_share=(0, 0.99))
-        check_ranges(self, "data", quality=(0, 100), memory=(0, math.inf))
+        check_ranges(self, "data", quality=(0, 100), memory=(0, math.inf), fold=(1, math.inf))
 
 
 @dataclass(frozen=True)

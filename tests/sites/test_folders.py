@@ -268,6 +268,10 @@ def test_a_recipes_data_are_those_of_the_site(north: SiteFolder, data: Path) -> 
     assert (here.source, here.owner, here.labels) == (str(data.resolve()), "north", ("a", "b"))
     with pytest.raises(RecipeError, match="stay divided as they are"):
         north.local(DataConfig(partition={"name": "dirichlet", "alpha": 1.0}))
+    assert north.local(DataConfig(lists="lists/train.csv")).lists == "lists/train.csv"
+    for elsewhere in ("/etc/passwd", "../secrets.json", "~/list.json"):
+        with pytest.raises(RecipeError, match="lie among the videos"):
+            north.local(DataConfig(lists=elsewhere))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from fedreel.cli.options import Out
 from fedreel.errors import FedreelError
 from fedreel.machine.progress import ProgressBar
 
+Lists = Annotated[str, typer.Option(help="Lists of the videos to use, a file or folder [those among the videos].")]
+Fold = Annotated[int, typer.Option(help="The number of the lists, where several exclude each other.")]
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, check and decode data.")
 
 
@@ -38,12 +40,14 @@ def data_make(
 def data_check(
     folder: Annotated[Path, typer.Argument(help="A folder of videos, shards, skeletons or a playground.")],
     thorough: Annotated[bool, typer.Option("--thorough", help="Decode every frame; takes much longer.")] = False,
+    lists: Lists = "",
+    fold: Fold = 1,
 ) -> None:
     """Look at a data folder: what is there, what is broken, what would surprise a training run."""
     from fedreel.data.check import check
 
     with ProgressBar() as progress:
-        result = check(folder, thorough, progress.counting("looking"))
+        result = check(folder, thorough, progress.counting("looking"), lists, fold)
     typer.echo("\n".join(result.lines()))
     if not result.ok:
         raise typer.Exit(1)
@@ -57,6 +61,8 @@ def data_shard(
     frames: Annotated[int | None, typer.Option(help="Keep so many evenly spaced frames of each clip [all].")] = None,
     quality: Annotated[int, typer.Option(help="Of JPEG pictures, 1 to 100 (90 is good); 0: raw frames.")] = 0,
     layout: Annotated[str, typer.Option(help="What the folders mean.")] = "auto",
+    lists: Lists = "",
+    fold: Fold = 1,
 ) -> None:
     """Decode videos once into shards: frames, raw or as JPEG pictures, that are mapped into memory.
     Broken files are skipped and listed."""
@@ -65,10 +71,14 @@ def data_shard(
     out = out.resolve()
     if source.is_file():
         source = archive.extract(source, out.with_name(out.name + "-videos"))
-    clips = clip_index.find(source, layout)
+    found = clip_index.look_up(source, layout, lists, fold)
     with ProgressBar() as progress:
         tell = progress.counting(f"decoding {source}")
-        done = shards.build(clips, source, out, side=size, frames=frames, quality=quality, progress=tell)
+        done = shards.build(
+            found.clips, source, out, side=size, frames=frames, quality=quality, progress=tell, gaps=found.gaps
+        )
+    for line in found.gaps.lines():
+        typer.echo(line, err=True)
     for broken in done.broken:
         typer.echo(f"skipped {broken.path}: {broken.reason}", err=True)
     typer.echo(f"{len(done)} clips in {out}, {len(done.broken)} skipped")

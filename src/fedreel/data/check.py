@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fedreel.data.clip_index import INDEX as LIST_INDEX
-from fedreel.data.clip_index import Clip, find, videos
+from fedreel.data.clip_index import Clip, look_up, videos
 from fedreel.data.shards import INDEX as SHARDS_INDEX
 from fedreel.data.shards import Shards
 from fedreel.data.video_look import Job, Look, look
@@ -63,7 +63,7 @@ class Report:
         """The report as text, for printing."""
         text = [f"{self.folder}: {self.kind}, {len(self.clips)} clips"]
         for name, values in (
-            ("owners", (clip.owner for clip in self.clips)),
+            ("owners", (owner for clip in self.clips for owner in clip.owners)),
             ("classes", (clip.label for clip in self.clips)),
             ("splits", (clip.split for clip in self.clips)),
         ):
@@ -88,13 +88,16 @@ class Report:
         return text
 
 
-def check(folder: Path, thorough: bool = False, tell: Tell | None = None) -> Report:
+def check(folder: Path, thorough: bool = False, tell: Tell | None = None, lists: str = "", fold: int = 1) -> Report:
     """Look at every clip of a folder of videos, validate a folder of shards, or read sets of skeletons, and report.
 
     Of a video all packets are looked at and a few frames decoded; a `thorough` check decodes them all. A folder
-    of several such folders (a playground) is looked over set by set. Raises DataError only where there is
-    nothing to report on: no folder, no videos, an unreadable index.csv.
+    of several such folders (a playground) is looked over set by set. `lists` and `fold` say which lists name the
+    videos, as a recipe's data.lists and data.fold do. Raises DataError only where there is nothing to report on: no
+    folder, no videos, an unreadable index.csv or list.
     """
+    if lists or fold != 1:
+        return _labelled(_check_videos(folder, thorough, tell, lists, fold))
     for name in LOOKERS:
         report = import_module(name).look_over(folder)
         if report is not None:
@@ -102,14 +105,16 @@ def check(folder: Path, thorough: bool = False, tell: Tell | None = None) -> Rep
     sets = _sets(folder)
     if sets:
         return _merged(folder, {name: check(folder / name, thorough, tell) for name in sets})
-    report = _check_shards(folder) if (folder / SHARDS_INDEX).is_file() else _check_videos(folder, thorough, tell)
-    _check_labels(report)
-    return report
+    if (folder / SHARDS_INDEX).is_file():
+        return _labelled(_check_shards(folder))
+    return _labelled(_check_videos(folder, thorough, tell))
 
 
-def _check_videos(folder: Path, thorough: bool, tell: Tell | None) -> Report:
-    clips = find(folder)
+def _check_videos(folder: Path, thorough: bool, tell: Tell | None, lists: str = "", fold: int = 1) -> Report:
+    found = look_up(folder, lists=lists, fold=fold)
+    clips = found.clips
     report = Report(folder, "videos", clips, how=[THOROUGH] if thorough else [QUICK, BLIND])
+    report.remarks += [Finding("lists", line) for line in found.gaps.lines()]
     report.how.append(COPIES)
     lengths = [_length(folder / clip.path) for clip in clips]
     common = Counter(lengths)
@@ -193,6 +198,7 @@ def _check_shards(folder: Path) -> Report:
         found = f"{error.problem}: expected {error.expected or 'a whole index'}, found {error.found}"
         return Report(folder, "shards", [], problems=[Finding(error.where, found)])
     report = Report(folder, "shards", list(shards.clips), how=["index and file sizes compared"])
+    report.remarks += [Finding("lists", line) for line in shards.gaps.lines()]
     report.problems += [Finding(entry.path, f"left out: {entry.reason}") for entry in shards.broken]
     report.problems += [Finding(entry.path, f"cut short: {entry.reason}") for entry in shards.cut]
     for clip in shards.clips:
@@ -218,6 +224,11 @@ def _check_copies(report: Report, group: list[Clip]) -> None:
             report.remarks.append(Finding(other.path, f"same bytes as {first.path}"))
 
 
+def _labelled(report: Report) -> Report:
+    _check_labels(report)
+    return report
+
+
 def _check_labels(report: Report) -> None:
     clips = report.clips
     labelled = [clip for clip in clips if clip.label]
@@ -236,7 +247,8 @@ def _check_labels(report: Report) -> None:
 def _one_class_owners(clips: Sequence[Clip]) -> Iterable[Finding]:
     classes: dict[str, set[str]] = defaultdict(set)
     for clip in clips:
-        classes[clip.owner].add(clip.label)
+        for owner in clip.owners:
+            classes[owner].add(clip.label)
     if len({clip.label for clip in clips}) > 1:
         for owner, labels in sorted(classes.items()):
             if owner and len(labels) == 1:

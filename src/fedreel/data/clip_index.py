@@ -1,4 +1,4 @@
-"""Which clips a folder holds: an index.csv, OWNER/CLASS/*.mp4, CLASS/*.mp4 or any folder of videos."""
+"""Which clips a folder holds: an index.csv, published lists, OWNER/CLASS/*.mp4, CLASS/*.mp4 or any folder of videos."""
 
 from __future__ import annotations
 
@@ -10,41 +10,81 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from fedreel.data.clip_lists import beside, locate, read_lists
+from fedreel.data.splits import SPLITS, split_name
 from fedreel.errors import DataError, nearest
 from fedreel.media.video import SUFFIXES
 
 INDEX = "index.csv"
 LAYOUTS = ("index", "split/owner/class", "owner/class", "split/class", "class", "flat")
-SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation"), "val"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}  # what people call them -> what we call them
+FIRST = 5  # videos that are named where some are missing
 
 
 @dataclass(frozen=True, order=True)
 class Clip:
-    """One video file, its path relative to the data folder with '/' between parts; unknown fields are ''."""
+    """One video file, its path relative to the data folder with '/' between parts; unknown fields are ''. A clip may
+    have further owners beside the first."""
 
     path: str
     label: str = ""
     owner: str = ""
     split: str = ""
+    shared_with: tuple[str, ...] = ()
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        return (self.owner, *self.shared_with)
 
 
-def find(folder: Path, layout: str = "auto") -> list[Clip]:
-    """The clips of a folder, sorted by path.
+@dataclass(frozen=True)
+class Gaps:
+    """What a folder and the lists of its videos do not have in common: how many videos are named and not there, the
+    first of them, and how many are there and not named."""
 
-    The layout names what the folders mean, from the outside in. "auto" takes an index.csv where there is one
-    and else goes by depth: two levels are owner/class (split/class if the outer ones are called train, test
-    ...), one level is class, anything else is flat, that is, without labels.
+    missing: int = 0
+    first: tuple[str, ...] = ()
+    unnamed: int = 0
+
+    def lines(self) -> list[str]:
+        """In words, as far as there are any."""
+        more = ", ..." if self.missing > len(self.first) else ""
+        missing = f"named in lists and not there: {self.missing} ({', '.join(self.first)}{more})"
+        unnamed = f"left out, as no list names them or only as not used: {self.unnamed}"
+        return [line for count, line in ((self.missing, missing), (self.unnamed, unnamed)) if count]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The clips of a folder, sorted by path."""
+
+    clips: list[Clip]
+    gaps: Gaps = Gaps()
+    listed: bool = False  # by lists as they are published
+
+
+def find(folder: Path, layout: str = "auto", lists: str = "", fold: int = 1) -> list[Clip]:
+    """The clips of a folder, as `look_up` finds them."""
+    return look_up(folder, layout, lists, fold).clips
+
+
+def look_up(folder: Path, layout: str = "auto", lists: str = "", fold: int = 1) -> Found:
+    """The clips of a folder, and what its lists and it do not have in common.
+
+    The layout names what the folders mean, from the outside in. "auto" takes an index.csv where there is one, else
+    lists as UCF-101, HMDB-51 and Kinetics publish them, and else goes by depth: two levels are owner/class
+    (split/class if the outer ones are called train, test ...), one level is class, anything else is flat, that is,
+    without labels. `lists` names a list, or a folder of them, below the folder or anywhere; `fold` is the number of
+    the lists to take where there are several.
     """
     if layout not in ("auto", *LAYOUTS):
         raise DataError(f"there is no layout '{layout}'", where=str(folder), hint=nearest(layout, ("auto", *LAYOUTS)))
     if not folder.is_dir():
         raise DataError("there is no such data folder", where=str(folder))
-    if layout == "index" or (layout == "auto" and (folder / INDEX).is_file()):
-        return read_index(folder / INDEX)
+    if lists and layout != "auto":
+        raise DataError("lists say what the folders do not mean", found=f"lists {lists} and layout {layout}")
+    if not lists and (layout == "index" or (layout == "auto" and (folder / INDEX).is_file())):
+        _check_fold(fold, folder)
+        return Found(read_index(folder / INDEX))
     paths = videos(folder)
     if not paths:
         raise DataError(
@@ -52,11 +92,16 @@ def find(folder: Path, layout: str = "auto") -> list[Clip]:
             where=str(folder),
             expected=f"an {INDEX}, or files ending in {' '.join(sorted(SUFFIXES))}",
         )
-    return _by_folders(paths, _guess(paths) if layout == "auto" else layout, folder)
+    place = folder / Path(lists).expanduser() if lists else beside(folder) if layout == "auto" else None
+    if place is not None:
+        return _by_lists(paths, place, fold, folder)
+    _check_fold(fold, folder)
+    return Found(_by_folders(paths, _guess(paths) if layout == "auto" else layout, folder))
 
 
 def read_index(path: Path) -> list[Clip]:
-    """The clips of an index.csv with the columns path, label, owner, split (only path must be there)."""
+    """The clips of an index.csv with the columns path, label, owner, split (only path must be there). A clip that
+    several own has a row for each of them."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             table = csv.DictReader(file)
@@ -71,14 +116,9 @@ def read_index(path: Path) -> list[Clip]:
             clips = [_from_row(row, f"{path}:{table.line_num}") for row in table]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError("the index cannot be read", where=str(path), found=str(error)) from error
-    seen: set[str] = set()
-    for clip in clips:
-        if clip.path in seen:
-            raise DataError("the index names a clip twice", where=str(path), found=clip.path)
-        seen.add(clip.path)
     if not clips:
         raise DataError("the index names no clips", where=str(path))
-    return sorted(clips)
+    return sorted(_once_each(clips, path))
 
 
 def videos(folder: Path) -> list[str]:
@@ -135,10 +175,57 @@ def _by_folders(paths: list[str], layout: str, folder: Path) -> list[Clip]:
                 hint="use layout 'flat', or name the clips in an index.csv",
             )
         named = dict(zip(words, parents))
-        if "split" in named:
-            named["split"] = _split(named["split"], str(folder / path))
-        clips.append(Clip(path, **named))
+        split = split_name(named.get("split", ""), str(folder / path))
+        clips.append(Clip(path, named["label"], named.get("owner", ""), split))
     return clips
+
+
+def _by_lists(paths: list[str], place: Path, fold: int, folder: Path) -> Found:
+    named, missing = locate(read_lists(place, fold), paths)
+    if not named:
+        raise DataError(
+            "none of the videos that the lists name is here",
+            where=str(folder),
+            expected=f"videos such as {', '.join(missing[:FIRST]) or 'those of a list that names some'}, of {place}",
+            found=f"{len(paths)} others, such as {paths[0]}",
+        )
+    clips = []
+    for path, listed in sorted(named.items()):
+        owner, *others = listed.owners or ("",)
+        clips.append(Clip(path, listed.label, owner, listed.split, tuple(others)))
+    return Found(clips, Gaps(len(missing), tuple(missing[:FIRST]), len(paths) - len(named)), listed=True)
+
+
+def _check_fold(fold: int, folder: Path) -> None:
+    if fold != 1:
+        raise DataError(
+            "there are no lists to choose from by their number",
+            where=str(folder),
+            expected="lists such as trainlist02.txt in the data folder, or where data.lists says",
+            found=f"data.fold = {fold}",
+        )
+
+
+def _once_each(clips: Sequence[Clip], path: Path) -> Iterable[Clip]:
+    """Rows that differ in nothing but the owner are one clip, of several."""
+    rows: dict[str, Clip] = {}
+    for clip in clips:
+        first = rows.setdefault(clip.path, clip)
+        if first is clip:
+            continue
+        if (
+            (first.label, first.split) != (clip.label, clip.split)
+            or clip.owner in ("", *first.owners)
+            or not first.owner
+        ):
+            raise DataError(
+                "the index names a clip twice",
+                where=str(path),
+                expected="rows of one clip that differ in their owners, and in nothing else",
+                found=clip.path,
+            )
+        rows[clip.path] = replace(first, shared_with=(*first.shared_with, clip.owner))
+    return rows.values()
 
 
 def _from_row(row: dict[str, str | None], where: str) -> Clip:
@@ -151,19 +238,7 @@ def _from_row(row: dict[str, str | None], where: str) -> Clip:
             expected="a relative path such as owner/class/clip.mp4",
             found=repr(path),
         )
-    return Clip(pure.as_posix(), label, owner, _split(split, where))
-
-
-def _split(word: str, where: str) -> str:
-    if word and word.lower() not in SPLITS:
-        raise DataError(
-            "a clip has an unknown split",
-            found=word,
-            where=where,
-            expected="train, val or test",
-            hint=nearest(word.lower(), SPLITS),
-        )
-    return SPLITS.get(word.lower(), "")
+    return Clip(pure.as_posix(), label, owner, split_name(split, where))
 
 
 def _test_owners(clips: Sequence[Clip], share: float, seed: int) -> set[Clip]:

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedreel.data.clip_index import Clip
+from fedreel.data.clip_index import Clip, Gaps
 from fedreel.errors import DataError
 from fedreel.machine.files import locked
 from fedreel.machine.processes import in_processes
@@ -28,6 +28,7 @@ LISTS = ("clips", "broken", "cut")
 CLIPS_PER_PART = 64
 MAPPED_PARTS = 256  # every mapped part keeps a file descriptor, of which a process has perhaps 1024
 
+NO_GAPS = Gaps()
 Progress = Callable[[int, int], None]
 
 
@@ -65,7 +66,9 @@ class Shards:
     def __init__(self, folder: Path, index: dict[str, Any]) -> None:
         self.folder = folder
         self.side, self.quality = int(index["side"]), int(index["quality"])
-        self.clips = [ShardClip(**entry) for entry in index["clips"]]
+        self.clips = [ShardClip(**{**e, "shared_with": tuple(e.get("shared_with", ()))}) for e in index["clips"]]
+        gaps = index.get("gaps", {})
+        self.gaps = Gaps(**{**gaps, "first": tuple(gaps.get("first", ()))})
         self.broken = [Broken(**entry) for entry in index["broken"]]  # left out
         self.cut = [Broken(**entry) for entry in index["cut"]]  # kept, but their tails are missing
         self._parts: dict[int, np.ndarray] = {}
@@ -105,7 +108,7 @@ class Shards:
     @property
     def owners(self) -> list[str]:
         """The distinct owners, sorted."""
-        return sorted({clip.owner for clip in self.clips})
+        return sorted({owner for clip in self.clips for owner in clip.owners})
 
     def whole(self, i: int) -> np.ndarray:
         """All frames of clip i, (T, H, W, 3), in the clip's own shape."""
@@ -198,13 +201,14 @@ def build(
     quality: int = 0,
     workers: int | None = None,
     progress: Progress | None = None,
+    gaps: Gaps = NO_GAPS,
 ) -> Shards:
     """Decode `clips` (paths below `root`), the shorter side at `side` pixels and the other in proportion: every frame,
     or `frames` evenly spaced ones, as raw bytes or as JPEG pictures of a `quality` from 1 to 100.
 
     Files that cannot be read are left out and listed in `broken`; clips shorter than `frames` keep what they
     have. A build that was interrupted goes on where it stopped; a finished one is reused while the videos and
-    the parameters are the same. `progress` is called with the clips done and the clips in all.
+    the parameters are the same. `progress` is called with the clips done and the clips in all; `gaps` are noted.
     """
     if not clips:
         raise DataError("no clips to build shards from", where=str(root))
@@ -221,7 +225,7 @@ def build(
         parts = [_Part(number, group, root, out, side, frames, quality) for number, group in enumerate(groups)]
         with locked(out):
             if not (out / INDEX).is_file():  # else another process was building them, and is done
-                _decode(parts, plan, workers, progress or (lambda done, total: None))
+                _decode(parts, plan, gaps, workers, progress or (lambda done, total: None))
     _same(plan, _load(out / INDEX), out)
     return Shards.open(out)
 
@@ -253,7 +257,7 @@ class _Part:
         return self.file.with_suffix(".json")
 
 
-def _decode(parts: list[_Part], plan: dict[str, Any], workers: int | None, progress: Progress) -> None:
+def _decode(parts: list[_Part], plan: dict[str, Any], gaps: Gaps, workers: int | None, progress: Progress) -> None:
     out, root = parts[0].out, parts[0].root
     if (out / PLAN).is_file():
         _same(plan, _load(out / PLAN), out)
@@ -271,7 +275,7 @@ def _decode(parts: list[_Part], plan: dict[str, Any], workers: int | None, progr
         first = found["broken"][0]
         where = str(root / first["path"])
         raise DataError("none of the clips can be read as video", where=where, found=first["reason"])
-    _save(out / INDEX, {**plan, **found})
+    _save(out / INDEX, {**plan, "gaps": asdict(gaps), **found})
     for leftover in [*(part.done for part in parts), *out.glob("*.tmp"), out / PLAN]:
         leftover.unlink(missing_ok=True)
 
@@ -339,7 +343,8 @@ def _plan(clips: Sequence[Clip], root: Path, side: int, frames: int | None, qual
             state = [status.st_size, status.st_mtime_ns]
         except OSError:
             state = []
-        digest.update(json.dumps([clip.path, clip.label, clip.owner, clip.split, *state]).encode())
+        shared = [clip.shared_with] if clip.shared_with else []
+        digest.update(json.dumps([clip.path, clip.label, clip.owner, clip.split, *state, *shared]).encode())
     head = {"version": VERSION, "side": side, "frames": frames, "quality": quality}
     return {**head, "source": digest.hexdigest()}
 

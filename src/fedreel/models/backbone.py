@@ -17,10 +17,15 @@ from fedreel.registry import BACKBONES, Registry
 class Published:
     """What the tensors of a network are called in files of others. `renamed` are pairs of a regular expression and what
     stands here instead, applied one after the other to each name; `elsewhere` are beginnings of names, as they are
-    after that, of tensors that have no place in a backbone, such as a classifier's."""
+    after that, of tensors that have no place in a backbone, such as a classifier's; `optional` is a regular expression
+    of names that a file need not have: these tensors stay as initialised. A fixed tensor that is no part of a model's
+    weights, such as a graph, is compared with that of the file where the names agree. `hint` is what to do about a
+    file that does not fit."""
 
     renamed: tuple[tuple[str, str], ...] = ()
     elsewhere: tuple[str, ...] = ("fc.", "_fc.")
+    optional: str = ""
+    hint: str = "take the file of the same architecture, or set width, blocks and stem to those of the file"
 
 
 class Backbone(nn.Module, ABC):

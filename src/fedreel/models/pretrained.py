@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from fedreel.data.weights_file import read_file
@@ -23,9 +24,9 @@ _log = logging.getLogger(__name__)
 
 def load_pretrained(backbone: B, source: str) -> B:
     """The backbone with the weights of `source`: "imagenet", or a .safetensors, .pth, .pt or .npz file. All of it or,
-    with an error, nothing; only a ResNet's first convolution stays as it is where the file's has a kernel of another
-    size, as with a small stem. What of the file has no place in a backbone is named in a warning. Without a source,
-    all stays as it is."""
+    with an error, nothing; only what a file need not have stays as it is, and a ResNet's first convolution where the
+    file's has a kernel of another size, as with a small stem. That, and what of the file has no place in a backbone,
+    is named in warnings. Without a source, all stays as it is."""
     if not source:
         return backbone
     given = backbone.imagenet() if source == "imagenet" else read_file(Path(source).expanduser())
@@ -35,7 +36,9 @@ def load_pretrained(backbone: B, source: str) -> B:
     if _other_kernel(own, named):
         kept = f"its shape is {tuple(named[STEM].shape)} in the weights, {tuple(own[STEM].shape)} here"
         named[STEM] = own[STEM]
-    _load(backbone, named)
+    absent = _load(backbone, named)
+    if absent:
+        _tell(f"not in {source}, so as initialised: {', '.join(absent)}")
     if kept:
         _tell(f"{STEM} stays as initialised: {kept} ({source})")
     if unused:
@@ -77,20 +80,31 @@ def by_order(backbone: Backbone, given: Sequence[Tensor]) -> tuple[dict[str, Ten
     return dict(zip(own, given)), unused
 
 
-def _load(backbone: Backbone, given: Mapping[str, Tensor]) -> None:
-    own = backbone.state_dict()
-    missing = [name for name in own if name not in given and not name.endswith(_COUNTER)]
-    unexpected = [name for name in given if name not in own]
-    both = [name for name in own if name in given]
+def _load(backbone: Backbone, given: Mapping[str, Tensor]) -> list[str]:
+    """What is given; the names of optional tensors that are not, and so stay as they are."""
+    own, optional = backbone.state_dict(), backbone.published.optional
+    fixed = {name: tensor for name, tensor in backbone.named_buffers() if name not in own}
+    absent = [name for name in own if name not in given and not name.endswith(_COUNTER)]
+    missing = [name for name in absent if not (optional and re.search(optional, name))]
+    unexpected = [name for name in given if name not in own and name not in fixed]
+    both = [name for name in (*own, *fixed) if name in given]
+    held = {**fixed, **own}
     reshaped = [
-        f"{name} {tuple(given[name].shape)} instead of {tuple(own[name].shape)}"
+        f"{name} {tuple(given[name].shape)} instead of {tuple(held[name].shape)}"
         for name in both
-        if _axes(given[name]) != _axes(own[name])
+        if _axes(given[name]) != _axes(held[name])
     ]
-    if missing or unexpected or reshaped:
-        wrong = {"missing": missing, "unexpected": unexpected, "of another shape": reshaped}
+    other = [name for name in both if name in fixed and not reshaped and not _close(given[name], fixed[name])]
+    if missing or unexpected or reshaped or other:
+        wrong = {"missing": missing, "unexpected": unexpected, "of another shape": reshaped, "of other values": other}
         raise _foreign(backbone, "; ".join(f"{kind}: {', '.join(names)}" for kind, names in wrong.items() if names))
-    backbone.load_state_dict({**own, **{name: given[name].reshape(own[name].shape) for name in both}})
+    taken = {name: given[name].reshape(own[name].shape) for name in both if name in own}
+    backbone.load_state_dict({**own, **taken})
+    return absent
+
+
+def _close(given: Tensor, fixed: Tensor) -> bool:
+    return torch.allclose(given.reshape(fixed.shape).to(fixed), fixed, atol=1e-5)
 
 
 def _axes(tensor: Tensor) -> list[int]:
@@ -110,7 +124,7 @@ def _foreign(backbone: Backbone, found: str) -> DataError:
         "these weights do not belong to this backbone",
         expected=f"the {len(backbone.state_dict())} tensors of {type(backbone).__name__}, a classifier's aside",
         found=found,
-        hint="take the file of the same architecture, or set width, blocks and stem to those of the file",
+        hint=backbone.published.hint,
     )
 
 

@@ -84,6 +84,13 @@ class SiteFolder:
                 expected="by-owner",
                 found=str(data.partition.get("name")),
             )
+        if Path(data.lists).is_absolute() or ".." in Path(data.lists).parts or data.lists.startswith("~"):
+            raise RecipeError(
+                "at real sites lists lie among the videos",
+                where="[data] lists",
+                expected="a path below a site's data folder",
+                found=data.lists,
+            )
         return replace(data, source=str(self.folder_of(data.role).resolve()), owner=self.config.name)
 
     def worker(self, recipe: Recipe, run: str) -> Worker:

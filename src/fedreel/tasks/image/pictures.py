@@ -18,8 +18,9 @@ import numpy as np
 from PIL import Image
 
 from fedreel.data.archive import extract
-from fedreel.data.clip_index import SPLITS, Clip
+from fedreel.data.clip_index import Clip
 from fedreel.data.shards import Broken
+from fedreel.data.splits import SPLITS
 from fedreel.errors import DataError
 from fedreel.machine.cache import cache_folder
 from fedreel.machine.files import sync_path

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedreel.data.clip_index import SPLITS
+from fedreel.data.splits import SPLITS
 from fedreel.errors import DataError
 
 TABLES = ("videos.csv", "Charades_v1_*.csv")  # what lies beside annotations and tells of their videos

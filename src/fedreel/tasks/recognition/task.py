@@ -56,7 +56,7 @@ class Recognition(Contrasting, Embeds):
 
     def public(self, data: DataConfig, seed: int) -> Tensors:
         """Clips of data.public, or of another playground world, with their labels where they have any."""
-        other = replace(data, source=data.public or "playground", seed=data.seed + 1)
+        other = replace(data, source=data.public or "playground", seed=data.seed + 1, lists="", fold=1)
         source = open_clips(other, self.size)
         frames = source.stack(range(len(source.clips)), self.frames)
         labels = [source.labels.index(clip.label) if clip.label else -1 for clip in source.clips]

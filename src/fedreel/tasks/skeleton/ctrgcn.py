@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedreel.models.pretrained import load_pretrained
 from fedreel.tasks.skeleton.layered import LayeredBackbone, LayeredConfig
 from fedreel.tasks.skeleton.network import Pointwise, Skeleton
 from fedreel.tasks.skeleton.temporal import Branches, shortcut, start
@@ -24,7 +25,7 @@ class CTRGCNConfig(LayeredConfig):
     shares: ClassVar = (REDUCTION, len(DILATIONS) + 2)
 
     def network(self, sample: Skeleton) -> CTRGCN:
-        return CTRGCN(self, sample)
+        return load_pretrained(CTRGCN(self, sample), self.init)
 
 
 class CTRGCN(LayeredBackbone):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +43,7 @@ KINECT_V1 = Joints(
     centre=2,
     shoulders=(4, 8),
 )
+_TO_HANDS = ((0, 1), (1, 20), (2, 20), (3, 2), (4, 20), (8, 20), (12, 0), (16, 0), *_ALONG_LIMBS)
 KINECT_V2 = Joints(
     "kinect-v2",
     (
@@ -50,24 +51,27 @@ KINECT_V2 = Joints(
         *("spine_shoulder", "hand_tip_left", "thumb_left", "hand_tip_right", "thumb_right"),
     ),
     (
-        *((0, 1), (1, 20), (2, 20), (3, 2), (4, 20), (8, 20), (12, 0), (16, 0), *_ALONG_LIMBS),
+        *_TO_HANDS,
         *((21, 22), (22, 7), (23, 24), (24, 11)),  # a thumb hangs on the hand, the tip on the thumb: NTU's usual graph
     ),
     centre=20,
     shoulders=(4, 8),
 )
-BUILT_IN = {joints.name: joints for joints in (KINECT_V1, KINECT_V2)}
+KINECT_V2_PYSKL = replace(  # tip and thumb both hang on the hand
+    KINECT_V2, name="kinect-v2-pyskl", bones=(*_TO_HANDS, (21, 7), (22, 7), (23, 11), (24, 11))
+)
+BUILT_IN = {joints.name: joints for joints in (KINECT_V1, KINECT_V2, KINECT_V2_PYSKL)}
 
 
 def find_joints(text: str) -> Joints:
-    """Joints by name (kinect-v1, kinect-v2), or from a TOML file with `names`, `bones` (pairs of names), `centre` and
+    """Joints by name (those of `BUILT_IN`), or from a TOML file with `names`, `bones` (pairs of names), `centre` and
     `shoulders` (left, right)."""
     if text in BUILT_IN:
         return BUILT_IN[text]
     path = Path(text).expanduser()
     if path.suffix != ".toml":
         raise RecipeError(
-            f"unknown joints '{text}'", expected="kinect-v1, kinect-v2 or a TOML file", hint=nearest(text, BUILT_IN)
+            f"unknown joints '{text}'", expected=f"{', '.join(BUILT_IN)} or a TOML file", hint=nearest(text, BUILT_IN)
         )
     given = build(_Given, read_toml(path), str(path))
     return given.joints(path)

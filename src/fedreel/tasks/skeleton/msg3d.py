@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedreel.models.pretrained import load_pretrained
 from fedreel.tasks.skeleton.graph import hops, scales
 from fedreel.tasks.skeleton.network import (
     BLOCKS,
@@ -35,7 +36,7 @@ class MSG3DConfig(SkeletonConfig):
     width: int = 24
 
     def network(self, sample: Skeleton) -> MSG3D:
-        return MSG3D(self, sample)
+        return load_pretrained(MSG3D(self, sample), self.init)
 
 
 class MSG3D(SkeletonBackbone):

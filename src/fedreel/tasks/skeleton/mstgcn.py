@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedreel.models.pretrained import load_pretrained
 from fedreel.tasks.skeleton.layered import LayeredBackbone, LayeredConfig
 from fedreel.tasks.skeleton.network import Pointwise, Skeleton, spread
 from fedreel.tasks.skeleton.stgcn import TEMPORAL
@@ -28,7 +29,7 @@ class MSTGCNConfig(LayeredConfig):
     width: int = 28
 
     def network(self, sample: Skeleton) -> MSTGCN:
-        return MSTGCN(self, sample)
+        return load_pretrained(MSTGCN(self, sample), self.init)
 
 
 class MSTGCN(LayeredBackbone):

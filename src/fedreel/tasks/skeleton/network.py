@@ -13,11 +13,13 @@ from torch.nn import functional as F
 
 from fedreel.config import check_ranges
 from fedreel.errors import RecipeError
-from fedreel.models.backbone import Backbone, BackboneConfig
+from fedreel.models.backbone import Backbone, BackboneConfig, Published
 from fedreel.tasks.skeleton.graph import Bones
 from fedreel.tasks.skeleton.topology import Kind, Topology
 
 BLOCKS = 3  # by depth and feature size: each lasts until time is halved, or the end
+
+FSARS = r"^(topologies|neck)\."  # tensors that FSAR adds to a network
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,9 @@ class SkeletonConfig(BackboneConfig):
     dropout: float = 0.0
     topology: Kind = "graph"
     per_layer: bool = False  # a topology for each layer instead of one for all
+    init: str = (
+        ""  # a file of weights: fedreel's, of ST-GCN's authors or pyskl's where the network is stgcn; empty: random
+    )
 
     def __post_init__(self) -> None:
         check_ranges(self, "task.backbone", width=(1, math.inf), features=(0, math.inf), neck=(0, math.inf))
@@ -64,7 +69,13 @@ class SkeletonConfig(BackboneConfig):
 
 class SkeletonBackbone(Backbone):
     """(N, 3, T, V, M) in, features (N, C) out, in three steps: `enter`, blocks 0 to 2, `leave`. What lies between two
-    blocks is (N * M, C, T, V), channels last in memory: twice as fast on CPUs."""
+    blocks is (N * M, C, T, V), channels last in memory: twice as fast on CPUs. Files of weights need have no topology
+    but the skeleton's own, and no neck."""
+
+    published: ClassVar[Published] = Published(
+        optional=FSARS,
+        hint="take the file of the same network, or set width, features and task.joints to those of the file",
+    )
 
     def __init__(self, config: SkeletonConfig, skeleton: Skeleton) -> None:
         super().__init__()

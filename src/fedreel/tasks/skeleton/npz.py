@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fedreel.data.clip_index import SPLITS
 from fedreel.data.damaged import NPZ_ERRORS
+from fedreel.data.splits import SPLITS
 from fedreel.errors import DataError, nearest
 from fedreel.tasks.skeleton.recordings import (
     FARTHEST,

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedreel.data.clip_index import SPLITS
 from fedreel.data.pickled_arrays import NAMES, PickledArray, PickledType, array_calls
 from fedreel.data.restricted_pickle import Refused, evaluate
+from fedreel.data.splits import SPLITS
 from fedreel.errors import DataError
 from fedreel.tasks.skeleton.joints import KINECT_V2
 from fedreel.tasks.skeleton.recordings import (

@@ -8,11 +8,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedreel.models.backbone import Published
+from fedreel.models.pretrained import load_pretrained
 from fedreel.tasks.skeleton.layered import LayeredBackbone, LayeredConfig
-from fedreel.tasks.skeleton.network import Pointwise, Skeleton, spread
+from fedreel.tasks.skeleton.network import FSARS, Pointwise, Skeleton, spread
 from fedreel.tasks.skeleton.temporal import Timewise, shortcut
 
 TEMPORAL = 9  # frames that a temporal convolution sees
+NAMES = (  # in the files of ST-GCN's authors, and in pyskl's
+    (r"^(st_gcn_networks|gcn)\.(\d+)\.", r"layers.\2."),
+    (r"^edge_importance\.(\d+)$", r"layers.\1.importance"),
+    (r"^(layers\.\d+)\.gcn\.PA$", r"\1.importance"),
+    (r"^(layers\.\d+\.gcn\.)?A$", "topologies.0.graph"),
+    (r"\.gcn\.conv\.", ".spatial."),
+    (r"\.(gcn\.bn|tcn\.0)\.", ".spatial_bn."),
+    (r"\.tcn\.(conv|2)\.", ".temporal."),
+    (r"\.tcn\.(bn|3)\.", ".temporal_bn."),
+    (r"\.residual\.conv\.", ".residual.0."),
+    (r"\.residual\.bn\.", ".residual.1."),
+)
 
 
 @dataclass(frozen=True)
@@ -22,11 +36,19 @@ class STGCNConfig(LayeredConfig):
     features: int = 128
 
     def network(self, sample: Skeleton) -> STGCN:
-        return STGCN(self, sample)
+        return load_pretrained(STGCN(self, sample), self.init)
 
 
 class STGCN(LayeredBackbone):
     """Graph convolution over joints, then convolution over time."""
+
+    published = Published(
+        renamed=NAMES,
+        elsewhere=("fcn.", "fc."),
+        optional=rf"{FSARS}|\.importance$",
+        hint="set width, features, graph and task.joints to those of the file: for NTU's 25 joints these are kinect-v2"
+        " in files of ST-GCN's authors, kinect-v2-pyskl in pyskl's",
+    )
 
     def __init__(self, config: STGCNConfig, skeleton: Skeleton) -> None:
         super().__init__(config, skeleton, Layer)

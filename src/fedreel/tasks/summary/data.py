@@ -16,6 +16,7 @@ from fedreel.config import DataConfig
 from fedreel.data import clip_index
 from fedreel.data.damaged import H5_ERRORS
 from fedreel.data.features import Features, features_at
+from fedreel.data.splits import SPLITS
 from fedreel.errors import DataError
 from fedreel.machine.cache import cache_folder
 from fedreel.tasks.summary.metrics import Truth
@@ -134,7 +135,7 @@ class _Group:
             self.numbers("gtsummary", (steps,), np.float32)
         name = self.text("video_name")
         split = self.text("split").lower()
-        if split and split not in clip_index.SPLITS:
+        if split and split not in SPLITS:
             raise self.error("split", "train, val or test", split)
         return SummaryVideo(
             self.name,
@@ -143,7 +144,7 @@ class _Group:
             truth,
             category=self.text("category") or summe_category(name),
             owner=self.text("owner"),
-            split=clip_index.SPLITS.get(split, ""),
+            split=SPLITS.get(split, ""),
             community=self.text("community"),
             source=self.name,
             known_as=name,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fedreel.errors import DataError
 from fedreel.machine.cache import cache_folder
 
 LEFT_OUT = "left out"
+_log = logging.getLogger(__name__)
 
 
 class HeldClips(Population):
@@ -42,7 +44,9 @@ class HeldClips(Population):
         self._test = np.array([c.split == held for c in clips])  # beside test clips, validation clips are left alone
         if isinstance(partitioner, NaturalIdPartitioner):
             _check_known(clips, config, "owner", NO_OWNERS)
-        parts = partitioner.split(self.labels, np.array([c.owner for c in clips]), seed)
+            parts = _by_owners(partitioner, clips, self.labels)
+        else:
+            parts = partitioner.split(self.labels, np.array([c.owner for c in clips]), seed)
         self._parts = {client: (rows[self._train[rows]], rows[self._test[rows]]) for client, rows in parts.items()}
         check_training(self._parts, config, "or mark clips as `train` in index.csv")
         self.clients = tuple(self._parts)
@@ -57,7 +61,7 @@ class HeldClips(Population):
 
     def data(self, client: str) -> ClientData:
         if client == EVERYONE:
-            train, test = (np.concatenate(rows) for rows in zip(*self._parts.values()))
+            train, test = (_once(np.concatenate(rows)) for rows in zip(*self._parts.values()))
         else:
             train, test = self._parts[client]
         numbers = {"frames": float(self.frame_count(train))}
@@ -71,6 +75,8 @@ class HeldClips(Population):
             "train": histogram(train, self.labels, n),
             "test": histogram(test, self.labels, n),
             "broken": len(self.source.broken),
+            "missing": self.source.gaps.missing,
+            "unnamed": self.source.gaps.unnamed,
         }
 
 
@@ -96,12 +102,17 @@ def open_clips(config: DataConfig, side: int, setting: str = "task.size") -> sha
     """Shards of the recipe's source: the playground's actions, a folder of videos, or a folder of shards. `side` is the
     shorter side of every clip, that of the squares that are seen; `setting` is what to change it by, if any."""
     if config.source == "playground":
+        _check_listless(config)
         return _playground_clips(config, side)
     root = playground.place_of(config, "actions", "a folder of videos, or a folder of shards")
     if (root / shards.INDEX).exists():
+        _check_listless(config)
         return _of_side(shards.Shards.open(root), side, setting)
-    folder = cache_folder() / "shards" / _fingerprint(root, side, config.quality)
-    return shards.build(clip_index.find(root), root, folder, side=side, quality=config.quality)
+    found = clip_index.look_up(root, lists=config.lists, fold=config.fold)
+    for line in found.gaps.lines():
+        _tell(f"{line} ({root})")
+    folder = cache_folder() / "shards" / _fingerprint(root, side, config.quality, found)
+    return shards.build(found.clips, root, folder, side=side, quality=config.quality, gaps=found.gaps)
 
 
 def _playground_clips(config: DataConfig, side: int) -> shards.Shards:
@@ -112,6 +123,37 @@ def _playground_clips(config: DataConfig, side: int) -> shards.Shards:
         return shards.Shards.open(folder)
     root = playground.cached(config.seed, config.size, ("actions",)) / "actions"
     return shards.build(clip_index.find(root), root, folder, side=side, quality=config.quality)
+
+
+def _by_owners(
+    partitioner: NaturalIdPartitioner, clips: Sequence[clip_index.Clip], labels: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Each owner's clips; one that several own is among those of each."""
+    rows = np.array([row for row, clip in enumerate(clips) for _ in clip.owners])
+    parts = partitioner.split(labels[rows], np.array([owner for clip in clips for owner in clip.owners]))
+    return {owner: rows[members] for owner, members in parts.items()}
+
+
+def _once(rows: np.ndarray) -> np.ndarray:
+    """In the same order, each row where it first occurs."""
+    return rows[np.sort(np.unique(rows, return_index=True)[1])]
+
+
+def _check_listless(config: DataConfig) -> None:
+    if config.lists or config.fold != 1:
+        raise DataError(
+            "lists are for folders of videos",
+            where="[data] lists and fold",
+            expected="a folder of videos as data.source",
+            found=config.source,
+            hint="make the shards with fedreel data shard VIDEOS --lists LISTS --fold 1",
+        )
+
+
+@cache
+def _tell(text: str) -> None:
+    """A warning, once: a run opens its data several times."""
+    _log.warning("%s", text)
 
 
 def _check_known(clips: Sequence[clip_index.Clip], config: DataConfig, field: str, hint: str = "") -> None:
@@ -151,10 +193,12 @@ def _with_split(clips: Sequence[clip_index.Clip], config: DataConfig, seed: int)
     return clip_index.split_by(found, config.test_share, seed + 1, by="clip")
 
 
-def _fingerprint(root: Path, side: int, quality: int) -> str:
-    """A folder name for shards of these files at this size; other files or times give another name."""
+def _fingerprint(root: Path, side: int, quality: int, found: clip_index.Found) -> str:
+    """A folder name for shards of these files at this size; other files, times or lists give another name."""
     state = hashlib.sha256(f"{root.resolve()} {side} {quality} {shards.VERSION}".encode())
     for path in sorted(p for p in root.rglob("*") if p.is_file()):
         stat = path.stat()
         state.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    if found.listed:
+        state.update(repr((found.clips, found.gaps)).encode())
     return state.hexdigest()[:20]
