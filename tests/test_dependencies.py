@@ -21,6 +21,7 @@ EXTRAS = {  # folders and files -> the extra whose packages they may import besi
     "data/feature_networks.py": "features",
     "models/efficientnet.py": "features",
     "tasks/skeleton/uestc.py": "mat",
+    "tasks/summary/annotations.py": "mat",
 }
 
 
