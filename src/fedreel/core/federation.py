@@ -16,6 +16,7 @@ from fedreel.core.admission import Admission
 from fedreel.core.aggregate import Aggregator, Average, make_aggregator
 from fedreel.core.engine import Engine
 from fedreel.core.method import Method
+from fedreel.core.round_stats import RoundStats
 from fedreel.core.server import GLOBAL, MakeTraining, Server, ServerState, Watcher
 from fedreel.core.task import Examples
 from fedreel.core.update import ASK, EVALUATE, TRAIN, Answer, Failure, Order, Reply, Update, Value, expect
@@ -55,7 +56,7 @@ class Federation(Server):
         self.clients = engine.clients
         self._step = 0
         self._warned = False
-        self._round_stats = _RoundStats()
+        self._round_stats = RoundStats()
 
     # what a method uses
 
@@ -65,7 +66,7 @@ class Federation(Server):
         while self.progress.round < self.config.rounds:
             self.progress.round += 1
             self._step = 0
-            self._round_stats = _RoundStats()
+            self._round_stats = RoundStats()
             yield self.progress.round
             self._end_round()
 
@@ -366,39 +367,3 @@ def _only(kind: type[R], replies: Iterator[Reply]) -> Iterator[R]:
 
 def _named(weights: Weights | Mapping[str, Weights]) -> Mapping[str, Weights]:
     return {GLOBAL: weights} if isinstance(weights, Weights) else weights
-
-
-class _RoundStats:
-    """Accounting of one round."""
-
-    def __init__(self) -> None:
-        self.began = time.monotonic()
-        self.bytes_up = self.bytes_down = self.bytes_testing = self.ordered = 0
-        self.clients: list[str] = []
-        self._loss = self._samples = 0.0
-
-    def moved(self, kind: str, up: int = 0, down: int = 0) -> None:
-        """Bytes of testing are kept apart: they are not the method's communication."""
-        if kind == EVALUATE:
-            self.bytes_testing += up + down
-        else:
-            self.bytes_up += up
-            self.bytes_down += down
-
-    def trained(self, update: Update) -> None:
-        self.clients.append(update.client)
-        samples = update.numbers.get("samples", 0.0)
-        self._loss += update.numbers.get("loss", 0.0) * samples
-        self._samples += samples
-
-    def summary(self) -> dict[str, Any]:
-        loss = {"loss": self._loss / self._samples} if self._samples else {}
-        return {
-            **loss,
-            "clients": self.clients,
-            "ordered": self.ordered,
-            "answered": len(self.clients),
-            "bytes_up": self.bytes_up,
-            "bytes_down": self.bytes_down,
-            "bytes_testing": self.bytes_testing,
-        }

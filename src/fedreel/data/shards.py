@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
@@ -17,7 +15,7 @@ import numpy as np
 
 from fedreel.data.clip_index import Clip, Gaps
 from fedreel.errors import DataError
-from fedreel.machine.files import locked
+from fedreel.machine.files import locked, replacing
 from fedreel.machine.processes import in_processes
 from fedreel.media.pictures import decode_jpeg, encode_jpeg
 from fedreel.media.video import Reader, middle_corner
@@ -284,7 +282,7 @@ def _decode_part(part: _Part) -> None:
     clips: list[ShardClip] = []
     broken: list[Broken] = []
     cut: list[Broken] = []
-    with _replacing(part.file) as file:
+    with replacing(part.file) as file:
         for clip in part.clips:
             reader, offset = Reader(part.root / clip.path, part.side), file.tell()
             sizes: list[int] = []  # of the frames, in bytes
@@ -387,19 +385,5 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _save(path: Path, content: dict[str, Any]) -> None:
-    with _replacing(path) as file:
+    with replacing(path) as file:
         file.write(json.dumps(content, indent=1).encode())
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name only when it is complete and on disk."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w+b") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
