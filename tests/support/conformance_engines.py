@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ class Outcome:
 
 Stage = Callable[[str], Outcome]  # from the name of a case
 ROLES = tuple(dict.fromkeys(case.task for case in CASES.values()))
-SETTINGS: dict[str, dict[str, Any]] = {"streams": {"at_once": 3}}  # of engines that do less by default
+SETTINGS: dict[str, dict[str, Any]] = {"streams": {"at_once": 2}}  # of engines that do less by default
 
 
 def local(data: Path, out: Path) -> Stage:
@@ -178,6 +180,7 @@ class _Jobs:
 
     def __init__(self, data: Path, out: Path, rounds: Mapping[str, int], server: Path) -> None:
         out.mkdir()
+        self.late = False
         self.out, self.codes, self.errors = out, dict[str, int](), out.with_name("jobs.err").open("w+")
         self.process = subprocess.Popen(
             [sys.executable, str(Path(conformance_jobs.__file__))],
@@ -186,25 +189,31 @@ class _Jobs:
             stderr=self.errors,
             env=environment(),
             text=True,
+            start_new_session=True,
         )
         assert self.process.stdin is not None
-        order = {"jobs": dict(rounds), "at_once": 4, "data": str(data), "out": str(out), "server": str(server)}
+        order = {"jobs": dict(rounds), "at_once": 2, "data": str(data), "out": str(out), "server": str(server)}
         self.process.stdin.write(json.dumps(order))
         self.process.stdin.close()
 
     def wait_for(self, name: str) -> None:
+        """Until the job has ended. If one test waited in vain, the others do not wait too."""
+        assert not self.late, "an earlier job did not end in time"
         assert self.process.stdout is not None
+        self.late = True
         while name not in self.codes:
             line = self.process.stdout.readline()
             assert line, Path(self.errors.name).read_text()[-3000:]
             row = json.loads(line)
             self.codes[row["job"]] = row["code"]
+        self.late = False
         error = Path(f"{self.out / name}.error")
         if self.codes[name]:
             raise RuntimeError(error.read_text() if error.exists() else f"{name} ended with {self.codes[name]}")
 
     def close(self) -> None:
-        self.process.terminate()
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
         self.process.wait(60)
         assert self.process.stdout is not None
         self.process.stdout.close()

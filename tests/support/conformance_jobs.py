@@ -9,7 +9,7 @@ import json
 import multiprocessing
 import sys
 import traceback
-from contextlib import closing
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -128,27 +128,23 @@ class Lent:
 
 
 def main() -> None:
-    """Carry the jobs out in `at_once` processes. `jobs` says of each how many rounds it has."""
+    """Carry the jobs out in `at_once` processes. `jobs` says of each how many rounds it has. A process that cannot lay
+    its line to the server ends us with its reason: nobody may wait for jobs that nobody does."""
     torch.set_num_threads(1)
     for name in METHODS:
         METHODS.lookup(name)  # imports are paid once
     order = json.loads(sys.stdin.read())
     fork = multiprocessing.get_context("fork")
-    waiting, done = fork.SimpleQueue(), fork.SimpleQueue()
-    for name in (*order["jobs"], *[None] * order["at_once"]):
-        waiting.put(name)
-    for _ in range(order["at_once"]):
-        fork.Process(target=_work, args=(order, waiting, done), daemon=True).start()
-    for _ in order["jobs"]:
-        print(json.dumps(done.get()), flush=True)
+    with ProcessPoolExecutor(order["at_once"], fork, _lay_line, (order["server"],)) as pool:
+        jobs = {pool.submit(_job, name, order): name for name in order["jobs"]}
+        for job in as_completed(jobs):
+            print(json.dumps({"job": jobs[job], "code": job.result()}), flush=True)
 
 
-def _work(order: dict[str, Any], waiting: Any, done: Any) -> None:
-    """One job after another over one line to the server: to lay it takes longer than most of them."""
-    link = Link(Server(Path(order["server"])).flower_home, wait=60)
-    with closing(link), mock.patch.object(engine, "Link", return_value=Lent(link)):
-        while (name := waiting.get()) is not None:
-            done.put({"job": name, "code": _job(name, order)})
+def _lay_line(server: str) -> None:
+    """One line to the server for all jobs of a process: to lay it takes longer than most of them."""
+    link = Link(Server(Path(server)).flower_home, wait=300)
+    mock.patch.object(engine, "Link", return_value=Lent(link)).start()
 
 
 def _job(name: str, order: dict[str, Any]) -> int:

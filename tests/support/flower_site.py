@@ -76,7 +76,7 @@ class Running:
     def said(self) -> str:
         return self.log.read_text()[self.began :]
 
-    def wait_for(self, text: str, timeout: float = 180) -> None:
+    def wait_for(self, text: str, timeout: float = 300) -> None:
         deadline = time.monotonic() + timeout
         while text not in self.said():
             if self.process.poll() is not None or time.monotonic() > deadline:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ from fedreel.errors import FedreelError, RunError, nearest
 from fedreel.machine.files import write_atomic
 from fedreel.sites import keys
 
-_START = 60.0  # seconds that the SuperLink may take to start
+_START = 180.0  # seconds that the SuperLink may take to start, on a busy machine
 
 
 @dataclass(frozen=True)
@@ -227,12 +228,24 @@ def _start_parts(folder: ServerFolder, processes: Processes) -> dict[str, subpro
                     found=last_lines(log),
                     hint="is the port in use? see server.toml",
                 )
+        late = time.monotonic() > deadline
+        if not late and not _is_open(folder.config.link_port):  # to ask Flower before is slow, and slows its start down
+            time.sleep(0.2)
+            continue
         try:
             folder.nodes()
             return parts
         except RunError:
-            if time.monotonic() > deadline:
+            if late:
                 raise
+
+
+def _is_open(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def _start_part(folder: ServerFolder, processes: Processes, name: str) -> subprocess.Popen[bytes]:

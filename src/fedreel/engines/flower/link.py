@@ -18,6 +18,9 @@ from fedreel.engines.flower.pipe import Frame, receive, send
 from fedreel.engines.flower.processes import last_lines, program, quiet_environment
 from fedreel.errors import RunError
 
+_ANSWER = 120.0  # seconds that the SuperLink may take to accept our app, on a busy machine
+_ACCEPTED = 180.0  # seconds that it may take to start what it has accepted
+
 APP = """
 [project]
 name = "fedreel-relay"
@@ -79,7 +82,7 @@ class Link:
                 )
             time.sleep(1)
         try:
-            self._pipe = self._arrivals.get(timeout=max(60.0, wait))
+            self._pipe = self._arrivals.get(timeout=max(_ACCEPTED, wait))
         except queue.Empty:
             raise RunError(
                 "the job was accepted but did not start",
@@ -140,11 +143,11 @@ class Link:
                 env=quiet_environment(self.home),
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=_ANSWER,
                 start_new_session=True,
             )
         except subprocess.TimeoutExpired:
-            return "no answer within 60 s"
+            return f"no answer within {_ANSWER:g} s"
         try:
             answer = json.loads(done.stdout[done.stdout.index("{") :])
         except ValueError:

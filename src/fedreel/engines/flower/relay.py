@@ -6,19 +6,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedreel.engines.flower.pipe import Frame, receive, send
+from fedreel.engines.flower.pipe import Bytes, Frame, receive, send
 
 _POLLS = (0.2, 3.0)  # seconds between two looks for replies, at least and at most
 _PATIENCE = 0.1  # it looks again after this share of the time that nothing has happened
 _WORKER_START = 120  # seconds that a site's worker may take to start
+_PIECE = 4 << 20  # bytes that travel in one of Flower's records
 _DEATHS = 3  # how often a worker may die over one frame
 
 server_app = ServerApp()
@@ -61,17 +63,35 @@ def work(message: Message, context: Context) -> Message:
 
 
 def wrap(frame: Frame) -> RecordDict:
-    """A frame as Flower's records. Arrays are bytes to Flower: it has no bfloat16."""
-    arrays = {
-        name: Array(dtype="uint8", shape=(len(data),), stype="fedreel", data=bytes(data))
-        for name, data in frame.arrays.items()
-    }
-    return RecordDict({"head": ConfigRecord({"json": json.dumps(frame.head)}), "arrays": ArrayRecord(arrays)})
+    """A frame as Flower's records: its bytes one after another, in pieces. Each record costs Flower a request and some
+    transactions; of an ArrayRecord, each array and each chunk of it does."""
+    pieces = list(_cut(frame.arrays.values()))
+    sizes = {name: len(data) for name, data in frame.arrays.items()}
+    records = [ConfigRecord({"json": json.dumps([frame.head, sizes]), "bytes": pieces[0] if pieces else b""})]
+    records += [ConfigRecord({"bytes": piece}) for piece in pieces[1:]]
+    return RecordDict({str(number): record for number, record in enumerate(records)})
 
 
 def unwrap(content: RecordDict) -> Frame:
-    head = json.loads(str(content["head"]["json"]))
-    return Frame(head, {name: array.data for name, array in content["arrays"].items()})  # type: ignore[union-attr]
+    """The frame that was wrapped; ValueError or KeyError for what `wrap` does not make."""
+    head, sizes = json.loads(str(content["0"]["json"]))
+    data = memoryview(b"".join(content[str(number)]["bytes"] for number in range(len(content))))  # type: ignore[misc]
+    ends = list(accumulate(sizes.values()))
+    if any(type(size) is not int or size < 0 for size in sizes.values()) or (ends or [0])[-1] != len(data):
+        raise ValueError(f"{len(data)} bytes are not the arrays that were announced")
+    return Frame(head, {name: data[end - sizes[name] : end] for name, end in zip(sizes, ends)})
+
+
+def _cut(arrays: Iterable[Bytes]) -> Iterator[bytes]:
+    piece = bytearray()
+    for array in arrays:
+        for at in range(0, len(array), _PIECE):
+            piece += array[at : at + _PIECE]
+            while len(piece) >= _PIECE:
+                yield bytes(piece[:_PIECE])
+                del piece[:_PIECE]
+    if piece:
+        yield bytes(piece)
 
 
 def _obey(grid: Grid, pipe: Connection, frame: Frame, open_: dict[str, int]) -> None:
