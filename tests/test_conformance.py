@@ -1,11 +1,9 @@
 """Engine conformance: every registered method and task, and methods that use every way of talking, end on every
 registered engine as on `local`, to the bit: on Flower's Ray simulation, and at sites. All of them are sent to sites as
-frames, which are answered in this process; Flower does not look into frames, so at real sites, over TLS with node keys,
-there is every task, and the published methods, which talk in every way and send every kind of thing."""
+frames, which are answered in this process; some of them at real sites: see test_sites_end_to_end."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,13 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from fedreel.errors import RunError
 from fedreel.registry import ENGINES, TASKS
 from fedreel.runs.run import run
 from fedreel.runs.rundir import read_metrics
-from support.conformance_engines import Outcome, Stage, local, stage
+from support.conformance_engines import Stage, assert_same_end, local, stage, summary
 from support.conformance_jobs import CASES, NEEDS_ALL_DATA, SMALL_TASKS, write_data
 from support.flower_site import toy_recipe
 from support.synthetic import Held
@@ -31,20 +28,13 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 ROUNDED = {"vector"}  # engines that promise the numbers of `local` up to rounding
 TALK = ("chains", "questions", "several-models", "private-state", "fedca-image", "fedlid-image")
-PUBLISHED = {  # at real sites, by task
-    "image": ("fedca-image", "fedlid-image"),  # tensors in answers; a model trained on the server
-    "moments": ("fedvmr-moments",),  # chains, questions
-    "summary": ("cfedvs-summary",),  # several models
-    "skeleton": ("fsar",),  # private state
-}
-REAL = [name for task in SMALL_TASKS for name in PUBLISHED.get(task, (f"task-{task}",))] + ["scaffold"]
 FRAMES = "flower, frames"
-FEW = {"streams": TALK, "vector": TALK, "flower": REAL}  # the first two share all but their scheduling with `local`
+FEW = {"streams": TALK, "vector": TALK}  # they share all but their scheduling with `local`
 PAIRS = [
     (engine, name)
-    for engine in (FRAMES, *ENGINES)  # real sites are the last
+    for engine in (FRAMES, *ENGINES)
     for name in FEW.get(engine, CASES)
-    if engine != "local" and not (engine == FRAMES and name in NEEDS_ALL_DATA)
+    if engine not in ("local", "flower") and not (engine == FRAMES and name in NEEDS_ALL_DATA)
 ]
 
 Stages = Callable[[str], Stage]
@@ -68,22 +58,12 @@ def stages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
                 running[engine] = stack.enter_context(stage(engine, data, out, rounds))
             return running[engine]
 
-        if any(engine == "flower" for engine, _ in pairs):
-            start("flower")  # its jobs are carried out beside the tests of the others
         yield start
 
 
 @pytest.mark.parametrize(("engine", "name"), PAIRS)
 def test_an_engine_ends_as_local_does(engine: str, name: str, stages: Stages) -> None:
-    expected, found = stages("local")(name), stages(engine)(name)
-    close = 1e-4 if engine in ROUNDED else 0.0
-    assert_same_tensors(expected.run / "model", found.run / "model", close)
-    for client, folder in expected.states.items():  # all generations
-        assert_same_tensors(folder, found.states[client], close)
-    wanted, written = summary(expected), summary(found)
-    assert written["metrics"] == pytest.approx(wanted["metrics"], rel=close, abs=close)
-    for key in ("bytes_up", "bytes_down", "rounds", "clients"):
-        assert written[key] == wanted[key]
+    assert_same_end(stages("local")(name), stages(engine)(name), 1e-4 if engine in ROUNDED else 0.0)
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores for two clients at once")
@@ -115,20 +95,3 @@ def test_every_task_is_among_the_cases(task: str) -> None:
         f"the engines are not tested with the task '{task}': write tests/tasks/{task}/conformance.py with "
         "settings(folder) and write(folder, clients), as tests/tasks/skeleton/conformance.py has them"
     )
-
-
-def summary(outcome: Outcome) -> dict[str, Any]:
-    return json.loads((outcome.run / "summary.json").read_text())
-
-
-def assert_same_tensors(expected: Path, found: Path, close: float) -> None:
-    """The same files with the same bytes, or the same tensors up to rounding."""
-    files = sorted(path.name for path in expected.glob("*.safetensors"))
-    assert files == sorted(path.name for path in found.glob("*.safetensors"))
-    for file in files:
-        if not close:
-            assert (expected / file).read_bytes() == (found / file).read_bytes(), file
-            continue
-        ours = load_file(found / file)
-        for name, tensor in load_file(expected / file).items():
-            torch.testing.assert_close(ours[name], tensor, rtol=close, atol=close, msg=f"{file}: {name}")

@@ -26,6 +26,7 @@ CALLS = {
 ALLOWED = {  # who may reach the network, and with what
     "sites/gate.py": {"httpx"},
     "sites/call.py": {"http", "socket"},
+    "sites/place.py": {"httpx"},
     "engines/flower/processes.py": {"socket"},
 }
 

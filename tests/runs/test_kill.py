@@ -44,7 +44,7 @@ class Forks:
     def close(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 @pytest.fixture(scope="module")

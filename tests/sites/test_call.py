@@ -185,6 +185,12 @@ def test_something_else_that_answers_is_not_taken_for_a_server(folder: Path, sta
     assert error.problem == "whatever answers there is not a fedreel server"
 
 
+def test_a_server_that_is_not_ready_yet_can_be_asked_again(folder: Path) -> None:
+    with serving(folder / "good", says(b"the server is starting or stopping", 503)) as address:
+        error = why_not(address, folder / "ca.crt")
+    assert (error.problem, error.found) == ("the server cannot be reached", "the server is starting or stopping")
+
+
 @pytest.mark.parametrize("content", [None, b"", b"hello"])
 def test_a_ca_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:

@@ -248,3 +248,9 @@ def test_the_gate_tells_a_site_whether_its_key_is_enrolled(tmp_path: Path, certi
     assert [t["enrolled"] for t in told] == [True, True, False, False, False, False, False]
     assert {t["fedreel"] for t in told} == {__version__}
     assert inner.asked == []
+
+
+def test_before_the_superlink_listens_the_gate_says_so(tmp_path: Path, certificates: Path) -> None:
+    (tmp_path / "sites").mkdir()
+    (answer,) = ask(tmp_path, certificates, free_port(), Asked("/fedreel/hello", "GET"))
+    assert (answer.status, answer.body) == (503, b"the server is starting or stopping")

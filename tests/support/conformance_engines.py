@@ -17,6 +17,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
+import torch
+from safetensors.torch import load_file
+
 from fedreel.engines.flower.pipe import Frame
 from fedreel.engines.flower.relay import unwrap, wrap
 from fedreel.engines.flower.workplace import Workplace
@@ -56,8 +60,6 @@ def local(data: Path, out: Path) -> Stage:
 
 def stage(engine: str, data: Path, out: Path, rounds: Mapping[str, int]) -> AbstractContextManager[Stage]:
     """`rounds` of each case that is wanted. An engine that is not known here needs no more than its name."""
-    if engine == "flower":
-        return _at_sites(data, out, rounds)
     if engine == "flower, frames":
         return _by_frames(data, out, rounds)
     if engine == "flower-sim":
@@ -95,13 +97,9 @@ def _in_a_simulation(data: Path, out: Path, rounds: Mapping[str, int]) -> Iterat
 
 
 @contextmanager
-def _at_sites(data: Path, out: Path, rounds: Mapping[str, int]) -> Iterator[Stage]:
-    """A server and two sites, and all jobs four at a time: most of the time a job waits for Flower."""
-    sites = {name: data / name for name in SITES}
-    with (
-        closing(Federation(out.with_name("federation"), sites, ROLES)) as federation,
-        closing(_Jobs(data, out, rounds, federation.server_folder)) as jobs,
-    ):
+def at_sites(data: Path, out: Path, rounds: Mapping[str, int], federation: Federation) -> Iterator[Stage]:
+    """A running server with its sites, and all jobs two at a time: most of the time a job waits for Flower."""
+    with closing(_Jobs(data, out, rounds, federation.server_folder)) as jobs:
 
         def outcome(name: str) -> Outcome:
             jobs.wait_for(name)
@@ -143,6 +141,34 @@ def _at(sites: Mapping[str, Path], run: Path) -> Outcome:
     return Outcome(
         run, {client: sites[site] / "runs" / folder / "clients" / client for client, site in clients.items()}
     )
+
+
+def summary(outcome: Outcome) -> dict[str, Any]:
+    return json.loads((outcome.run / "summary.json").read_text())
+
+
+def assert_same_end(expected: Outcome, found: Outcome, close: float = 0.0) -> None:
+    """Models, every client's private state in all generations, metrics and traffic: the same bits, or nearly."""
+    _assert_same_tensors(expected.run / "model", found.run / "model", close)
+    for client, folder in expected.states.items():
+        _assert_same_tensors(folder, found.states[client], close)
+    wanted, written = summary(expected), summary(found)
+    assert written["metrics"] == pytest.approx(wanted["metrics"], rel=close, abs=close)
+    for key in ("bytes_up", "bytes_down", "rounds", "clients"):
+        assert written[key] == wanted[key]
+
+
+def _assert_same_tensors(expected: Path, found: Path, close: float) -> None:
+    """The same files with the same bytes, or the same tensors up to rounding."""
+    files = sorted(path.name for path in expected.glob("*.safetensors"))
+    assert files == sorted(path.name for path in found.glob("*.safetensors"))
+    for file in files:
+        if not close:
+            assert (expected / file).read_bytes() == (found / file).read_bytes(), file
+            continue
+        ours = load_file(found / file)
+        for name, tensor in load_file(expected / file).items():
+            torch.testing.assert_close(ours[name], tensor, rtol=close, atol=close, msg=f"{file}: {name}")
 
 
 class NearLink:

@@ -36,8 +36,8 @@ SYNTHETIC = {
     "several-models": synthetic.SeveralModels,
     "private-state": synthetic.PrivateState,
 }
-SITES = {"north": ("c0", "c2"), "south": ("c1", "c3")}
-CLIENTS = tuple(sorted(SITES["north"] + SITES["south"]))
+SITES = {"ward": ("c0", "c3"), "lab": ("c1",), "home": ("c2",)}
+CLIENTS = tuple(sorted(client for clients in SITES.values() for client in clients))
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,19 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+def hold_lock(folder: Path) -> IO[str] | None:
+    """A folder's lock, held until it is closed or the process dies; None if somebody else holds it."""
+    import fcntl
+
+    lock = open(folder / ".lock", "w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return None
+    return lock
+
+
 def file_name(name: str) -> str:
     """A client's name as one safe path component: no separators, no dots that climb."""
     safe = quote(name, safe=" ()+,=@_-").replace(".", "%2E")

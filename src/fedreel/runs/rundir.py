@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
 import json
 import os
@@ -22,7 +21,7 @@ from fedreel.config import Recipe, as_table, build, read_toml
 from fedreel.core.job import make_method, make_task, resolved
 from fedreel.core.server import ServerState, Watcher
 from fedreel.errors import RecipeError, RunError
-from fedreel.machine.files import write_atomic
+from fedreel.machine.files import hold_lock, write_atomic
 from fedreel.machine.records import Records
 from fedreel.runs.checkpoint import Checkpoints, Snapshot
 
@@ -136,16 +135,13 @@ class RunDir(Watcher):
         return used
 
     def _hold_lock(self) -> IO[str]:
-        lock = open(self.path / ".lock", "w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            lock.close()
+        lock = hold_lock(self.path)
+        if lock is None:
             raise RunError(
                 "another process is running in this folder",
                 where=str(self.path),
                 hint="wait for it to end, or choose another --out",
-            ) from error
+            )
         return lock
 
     def _same_recipe(self, before: Recipe) -> None:

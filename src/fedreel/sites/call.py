@@ -46,6 +46,8 @@ def call_server(server: str, ca: Path, public_key: str, timeout: float = 10) -> 
     try:
         connection.request("GET", "/fedreel/hello?" + urlencode({"key": public_key}))
         answer = connection.getresponse()
+        if answer.status == 503:
+            raise OSError("the server is starting or stopping")
         reply = json.loads(answer.read(1 << 16)) if answer.status == 200 else {}
     except ssl.SSLCertVerificationError as error:
         raise _distrust(error, server, ca) from error

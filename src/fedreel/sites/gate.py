@@ -6,6 +6,7 @@ and answers `/fedreel/hello` itself."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import ssl
 import sys
@@ -22,6 +23,7 @@ from fedreel import __version__
 from fedreel.sites.server import ServerFolder
 
 _MOST = 64 << 20  # bytes of one request; Flower sends arrays in pieces of 5 MB
+_STARTING = "the server is starting or stopping"
 _FLEET = re.compile(r"/v1/fleet(/[A-Za-z0-9_-]+)+")
 _DROPPED = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "te", "upgrade", "trailers"}
 
@@ -45,12 +47,14 @@ def make_app(folder: Path, link: str, verify: ssl.SSLContext) -> Starlette:
         try:
             answer = await client.request(request.method, path, content=bytes(body), headers=headers)
         except httpx.HTTPError:
-            return Response("the server is starting or stopping", 503)
+            return Response(_STARTING, 503)
         kept = {k: v for k, v in answer.headers.items() if k not in _DROPPED and k != "content-encoding"}
         return Response(answer.content, answer.status_code, kept)
 
     async def hello(request: Request) -> Response:
         """Whether a key is enrolled, for the message that a site shows. The SuperLink itself decides who comes in."""
+        if not await _listens(link):
+            return Response(_STARTING, 503)
         key = request.query_params.get("key", "")
         enrolled = any(p.read_text().split()[:2] == key.split() for p in (folder / "sites").glob("*.pub"))
         return JSONResponse({"fedreel": __version__, "enrolled": enrolled})
@@ -61,6 +65,16 @@ def make_app(folder: Path, link: str, verify: ssl.SSLContext) -> Starlette:
             Route("/fedreel/hello", hello, methods=["GET"]),
         ]
     )
+
+
+async def _listens(link: str) -> bool:
+    url = httpx.URL(link)
+    try:
+        _, line = await asyncio.wait_for(asyncio.open_connection(url.host, url.port), 5)
+    except (OSError, asyncio.TimeoutError):
+        return False
+    line.close()
+    return True
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pwd
+import re
 import secrets
 import shutil
 import signal
@@ -18,6 +19,8 @@ from subprocess import Popen
 
 from fedreel.engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
 from fedreel.errors import FedreelError, RunError
+from fedreel.machine.files import hold_lock
+from fedreel.sites import place
 from fedreel.sites.call import call_server, check_welcome, version_note
 from fedreel.sites.site import SiteFolder
 
@@ -30,6 +33,14 @@ def start(site: SiteFolder, say: Callable[[str], None], user: str | None = None)
     """Run the site. With `user`, the processes that speak with the network run as that user, who needs no access to
     the data: whoever takes one of them over sees only the worker's socket. No program of the server's runs in any."""
     greet(site, say)
+    lock = hold_lock(site.path)
+    if lock is None:
+        raise RunError("this site is already running", where=str(site.path))
+    with lock:
+        _run(site, say, user)
+
+
+def _run(site: SiteFolder, say: Callable[[str], None], user: str | None) -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     sockets = Path(tempfile.mkdtemp(prefix="fedreel-"))
     processes = Processes()
@@ -57,6 +68,7 @@ def start(site: SiteFolder, say: Callable[[str], None], user: str | None = None)
                 executor = _start_executor(site, address, home, processes, user)
     finally:
         processes.end()
+        place.left(site)
         shutil.rmtree(sockets, ignore_errors=True)
 
 
@@ -87,14 +99,18 @@ def _connect(
     say: Callable[[str], None],
     wait: float,
 ) -> tuple[Popen[bytes], str]:
-    """Start the SuperNode until it is in; and where it listens on this machine. The SuperLink lets a node in again only
-    when it has missed its heartbeats, a minute after the node was killed; and a server may be away."""
+    """Start the SuperNode until it is in; and where it listens on this machine. The one before it may have been killed,
+    and a server may be away."""
     deadline, told, pause = time.monotonic() + wait, False, _PAUSES[0]
     while True:
+        while not _is_there(site) and time.monotonic() < deadline:  # to ask is cheap, to start a SuperNode is not
+            time.sleep(_PAUSES[0])
+        place.give_back(site)
         before = _size(site.path / "node.log")
         port = free_port()
         node = _start_node(site, port, sockets, home, processes, user)
-        if _is_in(site.path / "node.log", before, node):
+        if name := _is_in(site.path / "node.log", before, node):
+            place.took(site, name)
             return node, f"127.0.0.1:{port}"
         if time.monotonic() > deadline:
             log = site.path / "node.log"
@@ -104,14 +120,12 @@ def _connect(
             told = True
         time.sleep(pause)
         pause = min(2 * pause, _PAUSES[1])
-        while not _is_there(site, say) and time.monotonic() < deadline:  # to ask is cheap, to start a SuperNode is not
-            time.sleep(_PAUSES[0])
 
 
-def _is_there(site: SiteFolder, say: Callable[[str], None]) -> bool:
+def _is_there(site: SiteFolder) -> bool:
     """Whether the server can be reached. Raises if it does not want us any more."""
     try:
-        greet(site, say)
+        greet(site, lambda _: None)
     except FedreelError as error:
         if error.problem != "the server cannot be reached":
             raise
@@ -184,14 +198,14 @@ def _start_node(
         ) from error
 
 
-def _is_in(log: Path, before: int, node: Popen[bytes]) -> bool:
-    """Wait until the SuperNode has its id, or has ended without."""
+def _is_in(log: Path, before: int, node: Popen[bytes]) -> str:
+    """Wait until the SuperNode has its id, which is returned, or has ended without."""
     while node.poll() is None:
         said = log.read_bytes()[before:] if _size(log) > before else b""
-        if b"SuperNode ID:" in said:
-            return True
+        if found := re.search(rb"SuperNode ID: (\d+)\D", said):
+            return found[1].decode()
         time.sleep(0.2)
-    return False
+    return ""
 
 
 def _size(log: Path) -> int:

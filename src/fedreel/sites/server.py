@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,10 +17,10 @@ from typing import Any
 import tomli_w
 
 from fedreel.config import build, check_ranges, read_toml
-from fedreel.engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
+from fedreel.engines.flower.processes import Processes, free_port, is_open, last_lines, program, quiet_environment
 from fedreel.engines.flower.server import Server
 from fedreel.errors import FedreelError, RunError, nearest
-from fedreel.machine.files import write_atomic
+from fedreel.machine.files import hold_lock, write_atomic
 from fedreel.sites import keys
 
 _START = 180.0  # seconds that the SuperLink may take to start, on a busy machine
@@ -59,12 +57,10 @@ class ServerFolder(Server):
     @property
     def running(self) -> bool:
         """Whether `fedreel server start` holds this folder."""
-        try:
-            with open(self.path / ".lock", "w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return False
-        except OSError:
-            return True
+        lock = hold_lock(self.path)
+        if lock is not None:
+            lock.close()
+        return lock is None
 
     def nodes(self) -> dict[str, dict[str, str]]:
         """What the SuperLink knows of its nodes: node id -> status and times."""
@@ -187,11 +183,10 @@ def start(folder: ServerFolder, say: Callable[[str], None]) -> None:
     """Run SuperLink and gate until interrupted; a part that dies is started again. All of it ends with us."""
     hosts = keys.check_server_certificate(*(folder.path / n for n in ("server.crt", "server.key", "ca.crt")))
     keys.check_server_certificate(*(folder.path / "inner" / n for n in ("server.crt", "server.key", "ca.crt")))
-    with open(folder.path / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RunError("this server is already running", where=str(folder.path)) from error
+    lock = hold_lock(folder.path)
+    if lock is None:
+        raise RunError("this server is already running", where=str(folder.path))
+    with lock:
         signal.signal(signal.SIGTERM, _interrupt)
         processes = Processes()
         try:
@@ -229,7 +224,7 @@ def _start_parts(folder: ServerFolder, processes: Processes) -> dict[str, subpro
                     hint="is the port in use? see server.toml",
                 )
         late = time.monotonic() > deadline
-        if not late and not _is_open(folder.config.link_port):  # to ask Flower before is slow, and slows its start down
+        if not late and not is_open(folder.config.link_port):  # to ask Flower before is slow, and slows its start down
             time.sleep(0.2)
             continue
         try:
@@ -238,14 +233,6 @@ def _start_parts(folder: ServerFolder, processes: Processes) -> dict[str, subpro
         except RunError:
             if late:
                 raise
-
-
-def _is_open(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 def _start_part(folder: ServerFolder, processes: Processes, name: str) -> subprocess.Popen[bytes]:

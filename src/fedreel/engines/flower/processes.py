@@ -131,6 +131,15 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
+def is_open(port: int) -> bool:
+    """Whether somebody listens on this port of the loopback interface."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
 def last_lines(log: Path, n: int = 12) -> str:
     """The end of a program's log, for an error message."""
     try:
