@@ -71,8 +71,8 @@ def test_a_run_learns_to_find_what_a_sentence_says_and_not_without_the_video(
     folder: Path, tmp_path: Path, form: str
 ) -> None:
     method = {"name": "fedavg"}
-    seeing = train(tmp_path / "a", folder, method, 40, form=form, width=16)["metrics"]["miou"]
-    blind = train(tmp_path / "b", folder, method, 40, form=form, width=16, use_video=False)["metrics"]["miou"]
+    seeing = train(tmp_path / "a", folder, method, 12, form=form, width=16)["metrics"]["miou"]
+    blind = train(tmp_path / "b", folder, method, 12, form=form, width=16, use_video=False)["metrics"]["miou"]
     assert seeing > blind + 0.15
 
 
