@@ -35,15 +35,17 @@ def count(
     tell: Tell | None = None,
 ) -> Counted:
     """Count the points that a trained model finds inside and outside."""
-    from fedreel.tasks.use.models import checked_task, load_for
+    from fedreel.tasks.use.models import declared_verb, load_for
     from fedreel.tasks.use.outputs import Places
     from pebbles.task import Counting
 
     request = Request.of(source, model, out=out, page=page, json=json, client=client, device=device, tell=tell)
     places = Places.of(request, "the classes")
     places.check(request.source, "list of points")
+    declared_verb(request.run, "count", "count points")
     loaded, whose = load_for(request.run, client, "cpu")
-    task = checked_task(loaded, Counting, request.run, "count", "count points")
+    task = loaded.task
+    assert isinstance(task, Counting)
     rows = [[float(number) for number in line.split()] for line in request.source.read_text().splitlines()]
     classes = task.which(loaded.model, rows)
     if tell:

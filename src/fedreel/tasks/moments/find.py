@@ -27,7 +27,7 @@ from fedreel.tasks.moments.page import draw_page
 from fedreel.tasks.moments.result import Finding, Moment
 from fedreel.tasks.moments.task import MomentRetrieval
 from fedreel.tasks.moments.text import Words, tokens
-from fedreel.tasks.use.models import checked_task, load_for, partition_record, trained_features
+from fedreel.tasks.use.models import declared_verb, load_for, partition_record, trained_features
 from fedreel.tasks.use.options import Request
 from fedreel.tasks.use.outputs import Places
 
@@ -38,8 +38,10 @@ def find_moments(request: Request, sentence: str, top: int, features: Features |
     places = Places.of(request, "the clips", folder=True)
     _check(request, places, sentence, top)
     device = pick_device(request.device)
+    declared_verb(request.run, "find", "find moments")
     loaded, client = load_for(request.run, request.client, str(device))
-    task = checked_task(loaded, MomentRetrieval, request.run, "find", "find moments")
+    task = loaded.task
+    assert isinstance(task, MomentRetrieval)
     question = _read_sentence(sentence, _known_words(request.run, task.words), task.most_words)
     maker, card = trained_features(loaded.card, request.run, features), loaded.card["input"]["features"]
     steps = look(request.source, maker, float(card["fps"]), request.tell)

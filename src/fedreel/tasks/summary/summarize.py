@@ -27,8 +27,7 @@ from fedreel.runs.run import Loaded, load
 from fedreel.tasks.summary.metrics import shot_scores
 from fedreel.tasks.summary.page import draw_page
 from fedreel.tasks.summary.result import Shot, Summary
-from fedreel.tasks.summary.task import Summary as SummaryTask
-from fedreel.tasks.use.models import checked_task, load_for, trained_features
+from fedreel.tasks.use.models import declared_verb, load_for, trained_features
 from fedreel.tasks.use.options import Request
 from fedreel.tasks.use.outputs import Places
 
@@ -118,8 +117,8 @@ def _check(request: Request, places: Places, ratio: float, community: str) -> No
 
 def _load(request: Request, community: str, device: str) -> tuple[Loaded, str, str]:
     """The model, whose it is, and its community; `auto` where the video has to tell that."""
+    declared_verb(request.run, "summarize", "summarise videos")
     loaded, client = load_for(request.run, request.client, device)
-    checked_task(loaded, SummaryTask, request.run, "summarize", "summarise videos")
     groups = loaded.card.get("communities", {})
     if client:
         return loaded, client, groups.get(client, GLOBAL)

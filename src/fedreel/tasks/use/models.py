@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fedreel.core.server import GLOBAL
 from fedreel.core.state import PrivateStore
-from fedreel.core.task import Task
 from fedreel.data.features import Features, make_features, same_features
 from fedreel.errors import FedreelError, RecipeError, RunError, nearest
 from fedreel.runs.run import Loaded, load
 from fedreel.runs.rundir import read_metrics
-from fedreel.systems import find_system, tasks_with
+from fedreel.systems import Verb, find_system, tasks_with
 
-T = TypeVar("T", bound=Task)
 OTHER_FEATURES = (
     "they came with the training data: give the Python function an object that makes them (features=), or train on the"
     " videos themselves, with task.features = plain, efficientnet-lite0 or run:FOLDER"
@@ -38,11 +36,15 @@ def read_card(run: Path) -> dict[str, Any]:
         ) from error
 
 
-def unfit(run: Path, task: str, verb: str, does: str) -> RunError:
-    """A run that is not for this verb: which ones are, and what this one is for."""
+def declared_verb(run: Path, verb: str, does: str) -> Verb:
+    """The verb, as the run's task declares it. Raises if it does not: which tasks do, and what this one is for."""
+    task = read_card(run)["task"]
     system = find_system(task)
+    declared = system.verb(verb) if system else None
+    if declared is not None:
+        return declared
     uses = [f"fedreel {use.name}" for use in system.verbs] if system else []
-    return RunError(
+    raise RunError(
         f"this run's model does not {does}",
         where=str(run),
         expected=f"a run of the task {_one_of(tasks_with(verb))}",
@@ -53,13 +55,6 @@ def unfit(run: Path, task: str, verb: str, does: str) -> RunError:
 
 def _one_of(names: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-def checked_task(loaded: Loaded, wanted: type[T], run: Path, verb: str, does: str) -> T:
-    """The run's task, if it is the one that a verb is for."""
-    if isinstance(loaded.task, wanted):
-        return loaded.task
-    raise unfit(run, str(loaded.card.get("task")), verb, does)
 
 
 def load_for(run: Path, client: str, device: str) -> tuple[Loaded, str]:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedreel.machine.progress import Tell
-from fedreel.systems import find_system, resolve
+from fedreel.systems import resolve
 from fedreel.tasks.use.options import Client, Device, Json, Model, Page, Place, Request, out_is, source_is
 from fedreel.tasks.use.recognition import Album, Recognition
 
@@ -30,12 +30,8 @@ def recognize(
     tell: Tell | None = None,
 ) -> Recognition | Album:
     """Say which action a moving skeleton shows, or what images or videos show, with a trained model; and draw it."""
-    from fedreel.tasks.use.models import read_card, unfit
+    from fedreel.tasks.use.models import declared_verb
 
     request = Request.of(source, model, out=out, page=page, json=json, client=client, device=device, tell=tell)
-    task = read_card(request.run)["task"]
-    system = find_system(task)
-    verb = system.verb("recognize") if system else None
-    if verb is None:
-        raise unfit(request.run, task, "recognize", "recognise skeletons, images or videos")
+    verb = declared_verb(request.run, "recognize", "recognise skeletons, images or videos")
     return resolve(verb.answers)(request, top)
