@@ -6,7 +6,6 @@ import math
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,10 +23,11 @@ from fedreel.runs.run import Loaded
 from fedreel.tasks.moments.features import pool_windows
 from fedreel.tasks.moments.grounding import Grounder
 from fedreel.tasks.moments.page import draw_page
+from fedreel.tasks.moments.question import read_question
 from fedreel.tasks.moments.result import Finding, Moment
 from fedreel.tasks.moments.task import MomentRetrieval
-from fedreel.tasks.moments.text import Words, tokens
-from fedreel.tasks.use.models import checked_task, load_for, partition_record, trained_features
+from fedreel.tasks.moments.text import tokens
+from fedreel.tasks.use.models import checked_task, load_for, trained_features
 from fedreel.tasks.use.options import Request
 from fedreel.tasks.use.outputs import Places
 
@@ -40,10 +40,10 @@ def find_moments(request: Request, sentence: str, top: int, features: Features |
     device = pick_device(request.device)
     loaded, client = load_for(request.run, request.client, str(device))
     task = checked_task(loaded, MomentRetrieval, request.run, "find", "find moments")
-    question = _read_sentence(sentence, _known_words(request.run, task.words), task.most_words)
+    question = read_question(sentence, task, request.run, loaded.card)
     maker, card = trained_features(loaded.card, request.run, features), loaded.card["input"]["features"]
     steps = look(request.source, maker, float(card["fps"]), request.tell)
-    moments, inside = _answer(loaded, steps, question.indices, top, device)
+    moments, inside = _answer(loaded, steps, question.tokens, top, device)
     finding = Finding(
         source=request.source,
         run=request.run,
@@ -75,46 +75,6 @@ def _check(request: Request, places: Places, sentence: str, top: int) -> None:
     if not tokens(sentence):
         raise DataError("the sentence has no words", expected="what happens, in words", found=f"'{sentence}'")
     places.check(request.source, "video")
-
-
-def _known_words(run: Path, file: str) -> Words:
-    """Those of the file that the task names, or else those that the run noted when it began."""
-    if file:
-        return Words.read(Path(file).expanduser())
-    record: dict[str, Any] = partition_record(run)
-    known = record.get("words")
-    if not isinstance(known, list) or not known:
-        raise RunError(
-            "the words that the model knows are not recorded",
-            where=str(run / "metrics.jsonl"),
-            expected="the list `words` in the record of the phase partition",
-            found="no such list" if record else "no such record",
-            hint="keep the model in its run directory; runs at real sites need a list of their own: task.words",
-        )
-    return Words([str(word) for word in known])
-
-
-class _Question(NamedTuple):
-    indices: np.ndarray
-    unknown: list[str]
-    notes: list[str]
-
-
-def _read_sentence(sentence: str, words: Words, most: int) -> _Question:
-    """A sentence as the model reads it, and what it does not understand of it."""
-    said, listed = tokens(sentence), frozenset(words.words)
-    unknown = list(dict.fromkeys(word for word in said[:most] if word not in listed))
-    if len(unknown) == len({*said[:most]}):
-        raise DataError(
-            "the model knows none of these words",
-            found=", ".join(unknown),
-            expected=f"some of its {len(words.words)} words, such as {', '.join(words.words[:12])}",
-            hint="a model knows the words of its training sentences, or those of its file task.words",
-        )
-    notes = [f"the model does not know: {', '.join(unknown)}"] if unknown else []
-    if len(said) > most:
-        notes.append(f"the model reads {most} words; left out: {' '.join(said[most:])}")
-    return _Question(words.encode(sentence, most), unknown, notes)
 
 
 def _answer(

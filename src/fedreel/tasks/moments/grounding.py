@@ -32,8 +32,10 @@ class Grounder(nn.Module):
     `proposal` (a distribution over a fixed list of spans).
 
     Words are indices, PADDING at the end of short sentences. With `word_vectors` (n_words, word_width) these are fixed,
-    and no part of the state: every client has the same. Without, vectors are learned. `encoder="none"` reads sentences
-    by convolutions too, but positions of a video by themselves: less to learn where there are few videos.
+    and no part of the state: every client has the same. Without, vectors are learned. If `n_words` is 0, sentences come
+    as vectors of their tokens (B, L, word_width) from a frozen encoder, with zeros at the end.
+    `encoder="none"` reads sentences by convolutions too, but positions of a video by themselves: less to learn where
+    there are few videos.
     `standardise` brings the features of each position to mean 0 and deviation 1. `use_video=False` is the control
     that knows only the sentence. `prior=False` takes all away by which a sentence could speak for a place without a
     look at the video: positions, borders, and the prior over spans of the form `proposal`. A video that is the same all
@@ -77,7 +79,7 @@ class Grounder(nn.Module):
         self.head = HEADS[form](width, length, dropout, max_share, prior)
 
     def forward(self, video: Tensor, words: Tensor) -> Located:
-        """Features (B, T, video_width) and word indices (B, L) to what the head found."""
+        """Features (B, T, video_width) and a sentence's words or tokens to what the head found."""
         located: Located = self.head(*self.backbone(video, words))
         return located
 
@@ -143,7 +145,7 @@ class Sentence(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        real = words != PADDING
+        real = words.any(-1) if words.is_floating_point() else words != PADDING
         h = self.encode(self.dropout(self.vectors(words)), real) * real.unsqueeze(-1)
         logits = self.weight(self.hidden(h).tanh()).squeeze(-1)
         q = (_hide(logits, real).softmax(-1).unsqueeze(-2) @ h).squeeze(-2)
@@ -249,6 +251,8 @@ def _neighbours(x: Tensor, kernel: int, border: bool = True) -> list[Tensor]:
 
 
 def _vectors(n_words: int, word_width: int, given: Tensor | None) -> nn.Module:
+    if not n_words:
+        return nn.Identity()
     if given is None:
         return nn.Embedding(n_words, word_width, padding_idx=PADDING)
     if given.shape != (n_words, word_width):
