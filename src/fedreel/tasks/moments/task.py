@@ -44,8 +44,8 @@ class MomentRetrieval(Task, Temporal):
 
     sends: ClassVar = {"frames": "count"}
 
-    form: Literal["pointer", "anchor-free", "proposal"] = "pointer"
-    encoder: Literal["conv", "lstm", "none"] = "conv"  # none: convolutions over words, nothing over a video's positions
+    form: Literal["pointer", "anchor-free", "proposal", "qd-detr"] = "pointer"
+    encoder: Literal["conv", "lstm", "none", "attention"] = "conv"  # none: over words, not over a video's positions
     features: str = "plain"  # or another extractor, or the name of those that come with the data
     width_in: int = 64  # how many there are of a window
     fps: float = 2.0  # rows of features a second, where they are made here
