@@ -22,6 +22,7 @@ from fedreel.tasks.moments.features import MomentFeatures
 from fedreel.tasks.moments.text import Words
 
 UNKNOWN = "unknown"
+USUAL = 0.9  # of the training videos are at most as long as the record says that they are
 
 
 class MomentPopulation(Population):
@@ -63,6 +64,8 @@ class MomentPopulation(Population):
         self._parts = {client: (r[train[r]], r[test[r]]) for client, r in parts.items()}
         check_training(self._parts, config, "or a lower data.test_share")
         self.clients = tuple(self._parts)
+        trained = np.concatenate([r for r, _ in self._parts.values()])
+        self._seconds = [*{self.queries[i].video: self.queries[i].duration for i in trained}.values()]
         self.words = (
             words
             if words is not None
@@ -94,6 +97,7 @@ class MomentPopulation(Population):
             "test": histogram(test, self.labels, len(self.classes)),
             "broken": self.repairs.dropped + self.repairs.malformed + self._lost,
             **known,
+            "seconds": round(float(np.quantile(self._seconds, USUAL)), 1),
         }
 
     def _divided(self, labels: np.ndarray, groups: list[str], config: DataConfig, seed: int) -> dict[str, np.ndarray]:
