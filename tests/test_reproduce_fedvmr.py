@@ -79,3 +79,22 @@ def test_the_papers_settings_are_recipes(recipe: str, length: int, rounds: int) 
     task, method = make_task(found), make_method(found)
     assert (task.length, task.form, task.answer, task.max_share) == (length, "pointer", "likeliest", 1.0)  # type: ignore[attr-defined]
     assert (method.groups, method.bins, method.share) == (1, 4, 0.01)  # type: ignore[attr-defined]
+
+
+def test_heads_are_compared_with_the_same_effort(charades: Path) -> None:
+    """Every form by the same methods with the same grid; MiniLM's rows have no list of words."""
+    rows = TABLES["heads"].rows_for(charades)
+    assert len({(r.name, *r.setting.values()) for r in rows}) == len(rows) == 18
+    for method in ("centralised", "FedAvg", "FedVMR"):
+        mine = [r for r in rows if r.setting["training"] == method]
+        assert len({str(r.grid) for r in mine}) == 1
+        assert {r.name for r in mine} == {"form pointer", "form proposal", "form anchor-free", "form qd-detr"}
+    for row in rows:
+        encoded = row.setting["sentences"] == "minilm"
+        assert (row.settings.get("task.sentences"), row.settings.get("task.words")) == (
+            ("minilm", "") if encoded else (None, None)
+        )
+        if not encoded:
+            make_task(load_recipe("fedvmr", row.settings)).model()
+    assert [*TABLES["heads"].scales] == ["smoke", "small", "medium"]
+    assert TABLES["heads"].scales["small"].seeds == (0, 1, 2)

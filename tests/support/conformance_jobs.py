@@ -61,6 +61,9 @@ CASES = {
     **{f"task-{name}": Case("fedavg", name, evaluate_every=2) for name in SMALL_TASKS},
     "cfedvs-summary": Case("cfedvs", "summary", {"groups": 2}),
     "fedvmr-moments": Case("fedvmr", "moments", {"groups": 2}, evaluate_every=2),
+    "fedvmr-qd-detr": Case(
+        "fedvmr", "moments", {"groups": 2}, {"form": "qd-detr", "encoder": "attention"}, evaluate_every=2
+    ),
     "task-image": Case("fedavg", "image"),  # each site tests on the images it has
     "fedlid-image": Case("fedlid", "image"),
     "fedca-image": Case("fedca", "image", {"public": 4}, {"objective": "views"}),

@@ -68,7 +68,22 @@ FORMS: dict[str, Settings] = {  # of given data, beside each other; the paper's 
         "task.answer": "likeliest",
         "task.max_share": 1.0,
     },
+    "anchor-free": {
+        "task.form": "anchor-free",
+        "task.encoder": "conv",
+        "task.answer": "likeliest",
+        "task.max_share": 1.0,
+    },
+    "qd-detr": {
+        "task.form": "qd-detr",
+        "task.encoder": "attention",
+        "task.answer": "likeliest",
+        "task.max_share": 1.0,
+    },
 }
+OF_PAPER = ("proposal", "pointer")  # forms of the tables that the paper has
+MINILM: Settings = {"task.sentences": "minilm", "task.words": ""}
+READ_BY_MINILM = ("proposal", "qd-detr")
 RATES: Mapping[str, tuple[Any, ...]] = {"train.lr": (3e-4, 1e-3, 3e-3)}  # of all rows, each by the same rule
 WEIGHTS: dict[str, Mapping[str, tuple[Any, ...]]] = {  # of terms in the loss, which the paper does not print
     "fedprox": {"method.mu": (0.01, 0.1)},
@@ -133,7 +148,7 @@ def _reached(run: Path, measure: str, other: Path) -> int | None:
     return rounds_to_target(curves(run)[measure], TARGET * best_mean(curves(other)[measure]))
 
 
-def _rows(methods: Mapping[str, Settings], data: Path | None, forms: Sequence[str] = tuple(FORMS)) -> tuple[Row, ...]:
+def _rows(methods: Mapping[str, Settings], data: Path | None, forms: Sequence[str] = OF_PAPER) -> tuple[Row, ...]:
     """A row for each method and, on given data, each form, beside the paper's numbers for the same data."""
     printed = PRINTED.get(CHARADES if data is None else corpus(data), {})
     rows = []
@@ -180,6 +195,16 @@ def _of_groups(data: Path | None) -> tuple[Row, ...]:
     return tuple(rows)
 
 
+def _heads(data: Path | None) -> tuple[Row, ...]:
+    """Every form with the words that come with the data, two with an encoder of sentences."""
+    rows = []
+    for sentences, forms, read in (("words", tuple(FORMS), {}), ("minilm", READ_BY_MINILM, MINILM)):
+        for form, method in product(forms, ("centralised", "FedAvg", "FedVMR")):
+            row = _row(f"form {form}", {**FORMS[form], **METHODS[method], **read}, "", {})
+            rows.append(replace(row, setting={"training": method, "sentences": sentences}))
+    return tuple(rows)
+
+
 def _groups(number: int) -> str:
     return f"{number} group{'s' if number > 1 else ''}"
 
@@ -198,7 +223,12 @@ GIVEN: Settings = {  # but for the rate chosen on an eighth of the training vide
     "train.epochs": 2,
     "round.rounds": 15,
 }
-LONGER: Mapping[str, Settings] = {"form pointer": {"task.length": 64}}  # its answers are no finer than its positions
+LONGER: Mapping[str, Settings] = {  # a pointer's answers are no finer than its positions
+    "form pointer": {"task.length": 64},
+    "form anchor-free": {"task.length": 64},
+    "form qd-detr": {"task.length": 32},
+}
+HEADS_SCALES = ("smoke", "small", "medium")
 HELD_OUT = "videos held out of the training part"
 SEEDS = (0, 1, 2, 3)
 SCALES = {
@@ -296,6 +326,18 @@ TABLES = {
         notes=("the curves are in the report.html of each cell",),
         relate=by_groups,
         **COMMON,
+    ),
+    "heads": Table(
+        rows=_heads,
+        metrics=(*MEASURES, "r30 swapped", "r50 swapped"),
+        notes=(
+            "no table of the paper's: forms of the network beside each other, with the words that come with the data"
+            " (GloVe's vectors, or learnt ones) or with MiniLM's tokens (pip install 'fedreel[text]')",
+            NOTES[0],
+            "each row's rate, and FedVMR's lambda, by the same rule; widths, dropout, rounds and epochs are the same",
+        ),
+        claims=tuple(Claim("form qd-detr", f"form {form}", "r50", ours=True) for form in OF_PAPER),
+        **{**COMMON, "scales": {n: replace(s, seeds=s.seeds[:3]) for n, s in SCALES.items() if n in HEADS_SCALES}},
     ),
     "validation": Table(
         rows=_validation,

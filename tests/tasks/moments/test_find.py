@@ -20,7 +20,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedreel.config import make_recipe
+from fedreel.config import DataConfig, make_recipe
 from fedreel.core.job import make_task
 from fedreel.data.features import Plain, video_features
 from fedreel.errors import DataError, FedreelError, RunError
@@ -89,7 +89,16 @@ def train(out: Path, folder: Path, method: str = "fedavg", rounds: int = 1, **ch
         "device": "cpu",
     }
     torch.set_num_threads(1)
-    return run(make_recipe(table), out, quiet=True).path
+    return learned_from(run(make_recipe(table), out, quiet=True).path, 12.0)
+
+
+def learned_from(model: Path, seconds: float) -> Path:
+    """The run, as if its videos had been so long; they are of 4 s, and those asked about of up to 12."""
+    path = model / "metrics.jsonl"
+    told = [json.loads(line) for line in path.read_text().splitlines()]
+    changed = [line | {"seconds": seconds} if line["phase"] == "partition" else line for line in told]
+    path.write_text("".join(json.dumps(line) + "\n" for line in changed))
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -593,3 +602,19 @@ def test_the_command_ends_with_status_2_when_nothing_is_understood(video: Path, 
     said = cli("find", video, "zebra", "--model", trained)
     assert (said.code, said.out) == (2, "")
     assert "knows none of these words" in said.err
+
+
+def test_a_video_much_longer_than_those_of_training_is_looked_at_in_windows(copied: Path, video: Path) -> None:
+    whole = find(video, "a person sees red", copied, top=2)
+    assert not any("windows" in note for note in whole.notes)
+    found = find(video, "a person sees red", learned_from(copied, 4.0), top=2)
+    (note,) = (note for note in found.notes if "windows" in note)
+    assert note == "the model learned from videos of 4 s: it looked at 5 overlapping windows of this length"
+    assert len(found.inside) == 24  # 12 s in positions of half a second, as in training
+    assert all(0 <= m.start < m.end <= 12 for m in found.moments)
+    assert all(m.end - m.start <= 4 for m in found.moments)
+
+
+def test_a_run_notes_how_long_its_videos_were(folder: Path) -> None:
+    task = make_task(make_recipe({"task": TASK, "method": {"name": "fedavg"}, "data": {"source": str(folder)}}))
+    assert task.population(DataConfig(source=str(folder)), 0).describe()["seconds"] == 4.0

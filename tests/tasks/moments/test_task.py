@@ -12,9 +12,12 @@ import torch
 
 from fedreel.config import DataConfig, load_recipe, make_recipe
 from fedreel.core.task import Tensors
-from fedreel.errors import DataError, RecipeError
-from fedreel.runs.run import run
+from fedreel.errors import DataError, RecipeError, RunError
+from fedreel.models.sentences import _opened, make_encoder
+from fedreel.runs.run import load, run
+from fedreel.tasks.moments.question import read_question
 from fedreel.tasks.moments.task import MomentRetrieval
+from support.encoders import tiny_bert
 
 SETTINGS = {
     "features": "own",
@@ -66,6 +69,9 @@ def train(out: Path, folder: Path, method: dict[str, Any], rounds: int = 2, **ch
     return run(make_recipe(table), out, quiet=True).summary
 
 
+DETR = {"form": "qd-detr", "encoder": "attention"}
+
+
 @pytest.mark.parametrize("form", ["pointer", "anchor-free", "proposal"])
 def test_a_run_learns_to_find_what_a_sentence_says_and_not_without_the_video(
     folder: Path, tmp_path: Path, form: str
@@ -74,6 +80,67 @@ def test_a_run_learns_to_find_what_a_sentence_says_and_not_without_the_video(
     seeing = train(tmp_path / "a", folder, method, 12, form=form, width=16)["metrics"]["miou"]
     blind = train(tmp_path / "b", folder, method, 12, form=form, width=16, use_video=False)["metrics"]["miou"]
     assert seeing > blind + 0.15
+
+
+def test_a_run_of_qd_detr_learns_moments_and_highlights(folder: Path, tmp_path: Path) -> None:
+    """Of a video's windows, those that are salient for a sentence are those of its moment."""
+    settings = {**DETR, "width": 16}
+    path = tmp_path / "run"
+    assert train(path, folder, {"name": "fedavg"}, 25, **settings)["metrics"]["miou"] > 0.5
+    loaded = load(path)
+    mine = loaded.task.population(DataConfig(source=str(folder)), 0).data("hall").test
+    (batch,) = mine.batches(100)
+    with torch.no_grad():
+        saliency = loaded.task.forward(loaded.model, batch).located.scores
+    places = torch.arange(8)
+    inside = (places >= batch[2][:, :1]) & (places <= batch[2][:, 1:])
+    best = saliency.argmax(1, keepdim=True)
+    assert inside.gather(1, best).float().mean() > 0.8
+
+
+@pytest.mark.parametrize("method", ["fedvmr", "fedcmr", "cyclic", "local-only"])
+def test_methods_train_qd_detr(folder: Path, tmp_path: Path, method: str) -> None:
+    metrics = train(tmp_path / "run", folder, {"name": method}, 1, **DETR)["metrics"]
+    assert 0 <= metrics["r70"] <= metrics["r30"] <= 1
+
+
+def test_a_run_with_a_sentence_encoder_knows_words_that_no_training_sentence_has(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDREEL_CACHE", str(tmp_path / "cache"))
+    encoder = f"bert:{tiny_bert(tmp_path / 'bert')}"
+    assert 0 <= train(tmp_path / "run", folder, {"name": "fedvmr"}, 1, sentences=encoder)["metrics"]["miou"] <= 1
+    loaded = load(tmp_path / "run")
+    card = loaded.card["input"]["sentences"]
+    assert card == {"name": encoder, "width": 12, "fingerprint": make_encoder(encoder).fingerprint}
+    one, other = (read_question(s, loaded.task, tmp_path / "run", loaded.card) for s in ("zebras graze", "a quilt"))
+    assert one.tokens.shape == other.tokens.shape == (15, 12)
+    assert not one.unknown
+    assert not np.array_equal(one.tokens, other.tokens)  # unlike words of a list, which are all one unknown word
+    assert "[UNK]" in make_encoder(encoder).pieces("☃")
+    assert read_question("red ☃☃", loaded.task, tmp_path / "run", loaded.card).notes == []  # no word, so not missed
+    assert read_question("red ß漢", loaded.task, tmp_path / "run", loaded.card).unknown == ["ß漢"]
+    with pytest.raises(DataError, match="none of these words"):
+        read_question("漢", loaded.task, tmp_path / "run", loaded.card)
+    (note,) = read_question("a " * 20, loaded.task, tmp_path / "run", loaded.card).notes
+    assert note == "the model looks at 15 of the sentence's 20 tokens"
+    tiny_bert(tmp_path / "bert", seed=1)
+    _opened.cache_clear()
+    with pytest.raises(RunError, match="not the one that the model was trained with"):
+        read_question("red", loaded.task, tmp_path / "run", loaded.card)
+
+
+def test_sentences_are_read_by_a_list_or_by_an_encoder() -> None:
+    with pytest.raises(RecipeError, match=r"task\.words"):
+        task(sentences="minilm", words="glove.npz")
+    with pytest.raises(RecipeError, match="no such encoder"):
+        task(sentences="minlm").model()
+
+
+def test_qd_detr_reads_by_attention_and_others_do_not() -> None:
+    for settings in ({"form": "qd-detr"}, {"encoder": "attention"}, {**DETR, "prior": False}):
+        with pytest.raises(RecipeError):
+            task(**settings).model()
 
 
 @pytest.mark.parametrize("method", ["fedvmr", "fedcmr", "cyclic", "fedavg", "fedprox", "centralised", "local-only"])

@@ -18,12 +18,13 @@ AT_ONCE = 1 << 21  # pairs of a query and a window that are compared in one step
 
 @dataclass(frozen=True)
 class Moments:
-    """A batch is (video (B, T, d), words (B, L), spans (B, 2), times (B, 3)): features, indices of words padded with 0,
-    the first and last of the T windows that fit the moment best, and start, end and the video's length in seconds."""
+    """A batch is (video (B, T, d), words (B, L), spans (B, 2), times (B, 3)): features, indices of words (or vectors
+    of tokens, (B, L, d)) padded with 0, the first and last of the T windows that fit the moment best, and start, end
+    and the video's length in seconds."""
 
     videos: Tensor  # (V, T, d) float32
     which: Tensor  # (N,) int64, the video of each query
-    words: Tensor  # (N, L) int64
+    words: Tensor  # (N, L) int64, or (N, L, d) float32
     spans: Tensor  # (N, 2) int64
     times: Tensor  # (N, 3) float32
     groups: Tensor  # (N,) int64, the group of each query's video; no part of a batch

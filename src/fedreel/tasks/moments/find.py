@@ -6,11 +6,8 @@ import math
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedreel.data.features import Features
 from fedreel.data.steps import VideoSteps, look
@@ -21,12 +18,14 @@ from fedreel.media.cut import cut
 from fedreel.media.frames import Span, Timeline
 from fedreel.media.thumbnails import thumbnails
 from fedreel.runs.run import Loaded
-from fedreel.tasks.moments.features import pool_windows
 from fedreel.tasks.moments.grounding import Grounder
 from fedreel.tasks.moments.page import draw_page
+from fedreel.tasks.moments.question import read_question
 from fedreel.tasks.moments.result import Finding, Moment
 from fedreel.tasks.moments.task import MomentRetrieval
-from fedreel.tasks.moments.text import Words, tokens
+from fedreel.tasks.moments.text import tokens
+from fedreel.tasks.moments.windows import Found, answer
+from fedreel.tasks.moments.windows import cut as cut_windows
 from fedreel.tasks.use.models import declared_verb, load_for, partition_record, trained_features
 from fedreel.tasks.use.options import Request
 from fedreel.tasks.use.outputs import Places
@@ -42,20 +41,25 @@ def find_moments(request: Request, sentence: str, top: int, features: Features |
     loaded, client = load_for(request.run, request.client, str(device))
     task = loaded.task
     assert isinstance(task, MomentRetrieval)
-    question = _read_sentence(sentence, _known_words(request.run, task.words), task.most_words)
+    question = read_question(sentence, task, request.run, loaded.card)
     maker, card = trained_features(loaded.card, request.run, features), loaded.card["input"]["features"]
     steps = look(request.source, maker, float(card["fps"]), request.tell)
-    moments, inside = _answer(loaded, steps, question.indices, top, device)
+    usual = float(partition_record(request.run).get("seconds", 0.0))
+    found, windows = _answer(loaded, steps, question.tokens, top, usual)
+    moments = _moments(found, steps.line)
+    cuts = [
+        f"the model learned from videos of {usual:.0f} s: it looked at {windows} overlapping windows of this length"
+    ]
     finding = Finding(
         source=request.source,
         run=request.run,
         client=client,
-        notes=[*question.notes, *_notes(steps.line, len(moments), top)],
+        notes=[*question.notes, *(cuts if windows > 1 else []), *_notes(steps.line, len(moments), top)],
         sentence=sentence,
         features=maker.name,
         seconds=steps.line.seconds(steps.line.n_frames),
         moments=moments,
-        inside=inside,
+        inside=found.inside.tolist(),
         unknown=question.unknown,
     )
     return _write(finding, steps.line, places, request.tell)
@@ -79,72 +83,25 @@ def _check(request: Request, places: Places, sentence: str, top: int) -> None:
     places.check(request.source, "video")
 
 
-def _known_words(run: Path, file: str) -> Words:
-    """Those of the file that the task names, or else those that the run noted when it began."""
-    if file:
-        return Words.read(Path(file).expanduser())
-    record: dict[str, Any] = partition_record(run)
-    known = record.get("words")
-    if not isinstance(known, list) or not known:
-        raise RunError(
-            "the words that the model knows are not recorded",
-            where=str(run / "metrics.jsonl"),
-            expected="the list `words` in the record of the phase partition",
-            found="no such list" if record else "no such record",
-            hint="keep the model in its run directory; runs at real sites need a list of their own: task.words",
-        )
-    return Words([str(word) for word in known])
-
-
-class _Question(NamedTuple):
-    indices: np.ndarray
-    unknown: list[str]
-    notes: list[str]
-
-
-def _read_sentence(sentence: str, words: Words, most: int) -> _Question:
-    """A sentence as the model reads it, and what it does not understand of it."""
-    said, listed = tokens(sentence), frozenset(words.words)
-    unknown = list(dict.fromkeys(word for word in said[:most] if word not in listed))
-    if len(unknown) == len({*said[:most]}):
-        raise DataError(
-            "the model knows none of these words",
-            found=", ".join(unknown),
-            expected=f"some of its {len(words.words)} words, such as {', '.join(words.words[:12])}",
-            hint="a model knows the words of its training sentences, or those of its file task.words",
-        )
-    notes = [f"the model does not know: {', '.join(unknown)}"] if unknown else []
-    if len(said) > most:
-        notes.append(f"the model reads {most} words; left out: {' '.join(said[most:])}")
-    return _Question(words.encode(sentence, most), unknown, notes)
-
-
-def _answer(
-    loaded: Loaded, steps: VideoSteps, words: np.ndarray, top: int, device: torch.device
-) -> tuple[list[Moment], list[float]]:
-    """The likeliest moments, and over the windows of the video the probability to be inside."""
+def _answer(loaded: Loaded, steps: VideoSteps, tokens: np.ndarray, top: int, usual: float) -> tuple[Found, int]:
+    """What the model finds, and in how many windows it looked."""
     net, task = loaded.model, loaded.task
     assert isinstance(net, Grounder)
     assert isinstance(task, MomentRetrieval)
-    rows = torch.from_numpy(pool_windows(steps.rows, task.length))[None].to(device)
-    most = task.length * (task.length + 1) // 2  # there are no more spans
-    with torch.inference_mode():
-        located = net(rows, torch.from_numpy(words)[None].to(device))
-        shares, scores = (part[0].double().cpu() for part in net.decode(located, min(top, most)))
-    inside = located.scores[0].double().sigmoid().cpu()
-    if not inside.isfinite().all() or scores.isnan().any():
+    windows = cut_windows(steps.line.seconds(steps.line.n_frames), usual)
+    found = answer(net, steps.rows, tokens, windows, task.length, top)
+    if not np.isfinite(found.inside).all() or np.isnan(found.scores).any():
         raise RunError("the model gives no finite numbers", hint="its training diverged: try a lower train.lr")
-    return _moments(shares, scores, steps.line), inside.tolist()
+    return found, len(windows)
 
 
-def _moments(shares: Tensor, scores: Tensor, line: Timeline) -> list[Moment]:
+def _moments(found: Found, line: Timeline) -> list[Moment]:
     """Each has frames that no better one has: in a video of few frames, several spans may be the same to a viewer."""
-    whole = line.seconds(line.n_frames)
     moments: list[Moment] = []
     seen: set[Span] = set()
-    for (start, end), score in zip((shares * whole).tolist(), scores.tolist()):
+    for (start, end), score in zip(found.spans.tolist(), found.scores.tolist()):
         span = nearest_frames(line, start, end)
-        if score > -math.inf and span not in seen:
+        if span not in seen:
             moments.append(Moment(start, end, math.exp(score), len(moments) + 1, *span))
             seen.add(span)
     return moments

@@ -11,6 +11,8 @@ from torch.nn import functional as F
 
 from fedreel.errors import DataError, RecipeError, nearest
 from fedreel.models.lstm import TwoWayLSTM
+from fedreel.tasks.moments.attention import PADDING, hide, real_tokens
+from fedreel.tasks.moments.detr import DetrBackbone, DetrHead
 from fedreel.tasks.moments.grounding_heads import HEADS, Located, candidates, decode, loss, temporal_distribution
 
 __all__ = [
@@ -22,18 +24,21 @@ __all__ = [
     "temporal_distribution",
 ]
 
-PADDING = 0  # index of what fills a short sentence; 1 is for unknown words
+ENCODERS, DETR = ("conv", "lstm", "none", "attention"), "qd-detr"
 KERNEL, WORD_KERNEL = 7, 5  # positions and words that a convolution sees
 
 
 class Grounder(nn.Module):
-    """`backbone` reads video and sentence together, `head` says where the moment lies, in one of three forms: `pointer`
+    """`backbone` reads video and sentence together, `head` says where the moment lies, in one of four forms: `pointer`
     (distributions of its first and last position), `anchor-free` (distances from a position inside it to its ends),
-    `proposal` (a distribution over a fixed list of spans).
+    `proposal` (a distribution over a fixed list of spans), `qd-detr` (a set of answers, and how salient each position
+    is). The last reads by attention alone, and the others do not: it goes with `encoder="attention"`.
 
     Words are indices, PADDING at the end of short sentences. With `word_vectors` (n_words, word_width) these are fixed,
-    and no part of the state: every client has the same. Without, vectors are learned. `encoder="none"` reads sentences
-    by convolutions too, but positions of a video by themselves: less to learn where there are few videos.
+    and no part of the state: every client has the same. Without, vectors are learned. If `n_words` is 0, sentences come
+    as vectors of their tokens (B, L, word_width) from a frozen encoder, with zeros at the end.
+    `encoder="none"` reads sentences by convolutions too, but positions of a video by themselves: less to learn where
+    there are few videos.
     `standardise` brings the features of each position to mean 0 and deviation 1. `use_video=False` is the control
     that knows only the sentence. `prior=False` takes all away by which a sentence could speak for a place without a
     look at the video: positions, borders, and the prior over spans of the form `proposal`. A video that is the same all
@@ -50,8 +55,8 @@ class Grounder(nn.Module):
         word_vectors: Tensor | None = None,
         width: int = 256,
         dropout: float = 0.2,
-        encoder: Literal["conv", "lstm", "none"] = "conv",
-        form: Literal["pointer", "anchor-free", "proposal"] = "pointer",
+        encoder: Literal["conv", "lstm", "none", "attention"] = "conv",
+        form: Literal["pointer", "anchor-free", "proposal", "qd-detr"] = "pointer",
         use_video: bool = True,
         max_share: float = 1.0,
         answer: Literal["likeliest", "overlap"] = "likeliest",
@@ -59,25 +64,42 @@ class Grounder(nn.Module):
         prior: bool = True,
     ) -> None:
         super().__init__()
-        for what, name, known in (("encoder", encoder, ("conv", "lstm", "none")), ("form", form, HEADS)):
+        for what, name, known in (("encoder", encoder, ENCODERS), ("form", form, (*HEADS, DETR))):
             if name not in known:
                 raise RecipeError(f"no such {what} of a moment model", found=f"'{name}'", hint=nearest(name, known))
         if width % 2 or not 0 < max_share <= 1:
             expected = "an even width, a share above 0 and at most 1"
             raise RecipeError("this is no moment model", expected=expected, found=f"{width}, {max_share}")
-        if encoder == "lstm" and not prior:
+        if (form == DETR) != (encoder == "attention"):
             raise RecipeError(
-                "an LSTM knows where in the video it is, so the sentence's prior cannot be switched off",
+                "this form of a moment model does not go with this encoder",
+                where="[task] encoder",
+                expected=f"encoder = 'attention' with form = '{DETR}', and with no other",
+                found=f"{encoder} with {form}",
+            )
+        if encoder in ("lstm", "attention") and not prior:
+            raise RecipeError(
+                f"{encoder} knows where in the video it is, so the sentence's prior cannot be switched off",
                 where="[task] prior",
                 expected="encoder = 'conv' or 'none'",
             )
         self.max_share, self.answer = max_share, answer
-        sentence = Sentence(_vectors(n_words, word_width, word_vectors), word_width, width, dropout, encoder)
+        vectors = _vectors(n_words, word_width, word_vectors)
+        self.backbone: nn.Module
+        self.head: nn.Module
+        if form == DETR:
+            sizes = (word_width, width, dropout, use_video, standardise)
+            self.backbone, self.head = (
+                DetrBackbone(video_width, length, vectors, *sizes),
+                DetrHead(width, length, dropout),
+            )
+            return
+        sentence = Sentence(vectors, word_width, width, dropout, encoder)
         self.backbone = Backbone(video_width, length, sentence, width, dropout, encoder, use_video, standardise, prior)
         self.head = HEADS[form](width, length, dropout, max_share, prior)
 
     def forward(self, video: Tensor, words: Tensor) -> Located:
-        """Features (B, T, video_width) and word indices (B, L) to what the head found."""
+        """Features (B, T, video_width) and a sentence's words or tokens to what the head found."""
         located: Located = self.head(*self.backbone(video, words))
         return located
 
@@ -126,7 +148,7 @@ class Backbone(nn.Module):
         v = self.video(v if self.positions is None else v + self.positions)
         h, q, real = self.sentence(words)
         logits = v @ self.similar(h).transpose(-2, -1) / math.sqrt(v.shape[-1])
-        context = _hide(logits, real.unsqueeze(-2)).softmax(-1) @ h
+        context = hide(logits, real.unsqueeze(-2)).softmax(-1) @ h
         mixed = torch.cat([v, context, v * context, v * q.unsqueeze(-2)], dim=-1)
         return self.fused(self.dropout(self.fuse(mixed).relu())), q
 
@@ -143,10 +165,10 @@ class Sentence(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        real = words != PADDING
+        real = real_tokens(words)
         h = self.encode(self.dropout(self.vectors(words)), real) * real.unsqueeze(-1)
         logits = self.weight(self.hidden(h).tanh()).squeeze(-1)
-        q = (_hide(logits, real).softmax(-1).unsqueeze(-2) @ h).squeeze(-2)
+        q = (hide(logits, real).softmax(-1).unsqueeze(-2) @ h).squeeze(-2)
         return h, q, real
 
 
@@ -249,6 +271,8 @@ def _neighbours(x: Tensor, kernel: int, border: bool = True) -> list[Tensor]:
 
 
 def _vectors(n_words: int, word_width: int, given: Tensor | None) -> nn.Module:
+    if not n_words:
+        return nn.Identity()
     if given is None:
         return nn.Embedding(n_words, word_width, padding_idx=PADDING)
     if given.shape != (n_words, word_width):
@@ -258,8 +282,3 @@ def _vectors(n_words: int, word_width: int, given: Tensor | None) -> nn.Module:
             found=str(tuple(given.shape)),
         )
     return FixedWords(given)
-
-
-def _hide(logits: Tensor, real: Tensor) -> Tensor:
-    """Without padding. The least number, not -inf: a sentence of nothing but padding would give nan."""
-    return logits.masked_fill(~real, torch.finfo(logits.dtype).min)

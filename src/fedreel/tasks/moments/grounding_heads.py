@@ -1,4 +1,4 @@
-"""Where a moment lies: three ways to say it, their losses, the spans read from them, and their temporal classes."""
+"""Where a moment lies: ways to say it, their losses, the spans read from them, and their temporal classes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from fedreel.tasks.moments.detection import Detected, answers, detection_loss
 
 OVERLAP = 0.5  # of two answers to the same question, the worse goes if they overlap more
 SHORTEST, STEP, OVERLAPS = 1 / 12, math.sqrt(2), 4  # candidates: shares of the video, from one length to the next
@@ -26,6 +28,7 @@ class Located(NamedTuple):
     distances: Tensor | None = None  # (B, T, 2) anchor-free: from the middle of each position to either end, in shares
     spans: Tensor | None = None  # (B, K) proposal: log-probabilities of the candidates
     candidates: Tensor | None = None  # (K, 2) proposal: their first and last positions
+    detected: Detected | None = None  # qd-detr: answers as a set; scores are saliencies
 
 
 def loss(located: Located, spans: Tensor, times: Tensor) -> Tensor:
@@ -34,10 +37,13 @@ def loss(located: Located, spans: Tensor, times: Tensor) -> Tensor:
 
     All forms learn which positions are inside. Beside that, a pointer learns both positions by cross entropy; anchor-
     free distances are learned at positions inside, by smooth L1; a proposal model learns softmax(IoU / SHARPNESS) over
-    its candidates by cross entropy, as neighbours of the best span are nearly as good."""
+    its candidates by cross entropy, as neighbours of the best span are nearly as good; a set of answers is learned as
+    in `detection_loss`."""
     inside = _inside(spans, located.scores)
     scored = F.binary_cross_entropy_with_logits(located.scores, inside)
     truth = times[:, :2] / times[:, 2:]
+    if located.detected is not None:
+        return scored + detection_loss(located.detected, located.scores, truth, inside)
     if located.distances is not None:
         return scored + _distance_loss(located.distances, truth, inside)
     if located.spans is not None and located.candidates is not None:
@@ -52,8 +58,9 @@ def decode(
     located: Located, top: int = 1, max_share: float = 1.0, answer: Literal["likeliest", "overlap"] = "likeliest"
 ) -> tuple[Tensor, Tensor]:
     """The best spans (B, top, 2), in shares of the video, and their scores (B, top): log-probabilities of the span or,
-    anchor-free, of the position to be inside. Of spans that overlap by more than OVERLAP only the best is given; where
-    too few are left, scores are -inf. Spans longer than `max_share` are left out; anchor-free ones are shortened.
+    anchor-free, of the position to be inside; of a set, of the answer to be right. Of spans that overlap by more than
+    OVERLAP only the best is given; where too few are left, scores are -inf. Spans longer than `max_share` are left out;
+    anchor-free ones and those of a set are shortened.
 
     `answer="overlap"`: best is the span whose overlap with the moment is expected to be the highest, by the model's own
     probabilities of all spans; the logarithm of that is its score. The likeliest span may stand alone, away from most
@@ -78,12 +85,13 @@ def temporal_distribution(located: Located, nb: int, ordered: bool = True) -> Te
     the classes of annotations. `ordered`: start and end of a pointer or anchor-free model are independent; pairs with
     the end before the start are left out, and the rest made to sum to 1."""
     b, t = located.scores.shape
-    if located.times is not None:
-        q = _soft_bins(located.times, nb)
+    if located.times is not None or located.detected is not None:
+        times, weights = _weighted_times(located)
+        q = _soft_bins(times.flatten(0, 1), nb)
         if ordered:
             q = q.triu()
             q = q / q.sum((1, 2), keepdim=True)
-        return q.reshape(b, nb * nb)
+        return (weights.unsqueeze(-2) @ q.reshape(b, -1, nb * nb)).squeeze(-2)
     first, last = _bins(t, nb, located.scores)
     if located.spans is not None and located.candidates is not None:
         i, j = located.candidates.unbind(1)
@@ -200,6 +208,11 @@ def _distance_loss(distances: Tensor, truth: Tensor, inside: Tensor) -> Tensor:
 def _answers(located: Located, max_share: float) -> tuple[Tensor, Tensor]:
     """Everything that could be the answer: times (B, N, 2) in shares, and scores (B, N)."""
     scores = located.scores
+    if located.detected is not None:
+        times, logits = answers(located.detected)
+        length = (times[..., 1:] - times[..., :1]).clamp_min(torch.finfo(times.dtype).eps)
+        middle = times.mean(-1, keepdim=True)
+        return middle + (times - middle) * (max_share / length).clamp_max(1.0), F.logsigmoid(logits)
     if located.distances is not None:
         length = located.distances.sum(-1, keepdim=True)
         return _from_distances(located.distances * (max_share / length).clamp_max(1.0)), F.logsigmoid(scores)
@@ -215,11 +228,24 @@ def _answers(located: Located, max_share: float) -> tuple[Tensor, Tensor]:
 
 
 def _expected_overlap(located: Located, times: Tensor) -> Tensor:
-    """The logarithm (B, N) of that of answers (B, N, 2), the same for all questions, with spans as likely as the model
-    says."""
+    """The logarithm (B, N) of that of answers (B, N, 2), with spans as likely as the model says. But for a set of
+    answers, these are the same for all questions."""
     spans, log_probabilities = _answers(located, 1.0)
+    if located.detected is not None:
+        overlaps = _iou(spans.unsqueeze(2), times.unsqueeze(1))
+        expected = (located.detected.logits[-1].softmax(1).unsqueeze(1) @ overlaps).squeeze(1)
+        return expected.clamp_min(torch.finfo(expected.dtype).tiny).log()
     expected = log_probabilities.softmax(1) @ _iou(spans[:1, :, None], times[:1, None]).squeeze(0)
     return expected.clamp_min(torch.finfo(expected.dtype).tiny).log()
+
+
+def _weighted_times(located: Located) -> tuple[Tensor, Tensor]:
+    """Times (B, N, 2) in shares that a model answers, and their weights (B, N), which sum to 1."""
+    if located.detected is not None:
+        times, logits = answers(located.detected)
+        return times, logits.softmax(-1)
+    assert located.times is not None
+    return located.times.unsqueeze(1), torch.ones_like(located.times[:, :1])
 
 
 def _ends(located: Located) -> tuple[Tensor, Tensor]:

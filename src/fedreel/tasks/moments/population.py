@@ -15,19 +15,21 @@ from fedreel.core.task import EVERYONE, ClientData, Population
 from fedreel.data.division import check_training, class_names, make_partitioner
 from fedreel.data.partition import IidPartitioner, NaturalIdPartitioner, histogram
 from fedreel.errors import DataError
+from fedreel.models.sentences import SentenceEncoder, token_vectors
 from fedreel.tasks.moments.annotations import Query, Repairs
 from fedreel.tasks.moments.examples import Moments, best_window
 from fedreel.tasks.moments.features import MomentFeatures
 from fedreel.tasks.moments.text import Words
 
 UNKNOWN = "unknown"
+USUAL = 0.9  # of the training videos are at most as long as the record says that they are
 
 
 class MomentPopulation(Population):
     """Clients that hold videos and sentences about them; all sentences about a video are with one client.
 
-    Every video becomes `length` rows of features, every sentence its first `most` words. `by-owner` makes a client of
-    every group (owner, scene or activity); other partitions divide the videos by their groups. Without `words`, the
+    Every video becomes `length` rows of features, every sentence its first `most` words or tokens. `by-owner` makes a
+    client of every group (owner, scene or activity); others divide the videos by their groups. Without `words`, the
     list is that of the training sentences with every word that occurs `least` times. `repairs` is what reading the
     annotations has left out already, for the report.
     """
@@ -36,7 +38,7 @@ class MomentPopulation(Population):
         self,
         queries: Sequence[Query],
         features: MomentFeatures,
-        words: Words | None,
+        words: Words | SentenceEncoder | None,
         config: DataConfig,
         seed: int,
         *,
@@ -62,7 +64,13 @@ class MomentPopulation(Population):
         self._parts = {client: (r[train[r]], r[test[r]]) for client, r in parts.items()}
         check_training(self._parts, config, "or a lower data.test_share")
         self.clients = tuple(self._parts)
-        self.words = words or Words.of((q.sentence for q, mine in zip(self.queries, train) if mine), least)
+        trained = np.concatenate([r for r, _ in self._parts.values()])
+        self._seconds = [*{self.queries[i].video: self.queries[i].duration for i in trained}.values()]
+        self.words = (
+            words
+            if words is not None
+            else Words.of((q.sentence for q, mine in zip(self.queries, train) if mine), least)
+        )
         self._examples = self._tensors(np.stack([*rows.values()]), most)
 
     def data(self, client: str) -> ClientData:
@@ -82,12 +90,14 @@ class MomentPopulation(Population):
 
     def describe(self) -> dict[str, Any]:
         train, test = ({c: rows[i] for c, rows in self._parts.items()} for i in (0, 1))
+        known = {"words": list(self.words.words)} if isinstance(self.words, Words) else {}
         return {
             "classes": self.classes,
             "train": histogram(train, self.labels, len(self.classes)),
             "test": histogram(test, self.labels, len(self.classes)),
             "broken": self.repairs.dropped + self.repairs.malformed + self._lost,
-            "words": list(self.words.words),
+            **known,
+            "seconds": round(float(np.quantile(self._seconds, USUAL)), 1),
         }
 
     def _divided(self, labels: np.ndarray, groups: list[str], config: DataConfig, seed: int) -> dict[str, np.ndarray]:
@@ -110,9 +120,14 @@ class MomentPopulation(Population):
     def _tensors(self, videos: np.ndarray, most: int) -> Moments:
         times = np.array([(q.start, q.end, q.duration) for q in self.queries])
         spans = np.stack(best_window(times[:, 0], times[:, 1], times[:, 2], self.length), axis=1)
-        words = np.stack([self.words.encode(q.sentence, most) for q in self.queries])
+        words = self._read([q.sentence for q in self.queries], most)
         arrays = (videos, self._which, words, spans, times.astype(np.float32), self.labels)
         return Moments(*map(torch.from_numpy, arrays))
+
+    def _read(self, sentences: Sequence[str], most: int) -> np.ndarray:
+        if isinstance(self.words, Words):
+            return np.stack([self.words.encode(sentence, most) for sentence in sentences])
+        return token_vectors(self.words, sentences, most)
 
 
 def sides(queries: Sequence[Query], share: float = 0.75, validate: bool = False) -> tuple[np.ndarray, np.ndarray]:

@@ -15,13 +15,16 @@ from fedreel.config import DataConfig, check_ranges
 from fedreel.core.abilities import Temporal
 from fedreel.core.task import Examples, Outputs, Task
 from fedreel.data.features import known_card
-from fedreel.errors import DataError
+from fedreel.errors import DataError, RecipeError
+from fedreel.models.sentences import SentenceEncoder, encoder_card, encoder_width, make_encoder
 from fedreel.tasks.moments.examples import Batch, Moments, temporal_classes
 from fedreel.tasks.moments.grounding import Grounder, Located, loss, temporal_distribution
 from fedreel.tasks.moments.metrics import cval_score, iou, recalls
 from fedreel.tasks.moments.population import MomentPopulation
 from fedreel.tasks.moments.sources import open_moments
 from fedreel.tasks.moments.text import Words
+
+BY_WORDS = "words"
 
 
 @dataclass(frozen=True)
@@ -33,23 +36,26 @@ class MomentOutputs(Outputs):
 
 @dataclass(frozen=True)
 class MomentRetrieval(Task, Temporal):
-    """A light network on `length` windows of a video's features and the words of a sentence. `words` is a file of words
-    with vectors (GloVe as .npz or text) or without, one a line; if none is given, words are those of the training
-    sentences, with vectors that are learnt. `use_video = false` is the control that knows only the sentence."""
+    """A light network on `length` windows of a video's features and the words of a sentence. With `sentences = "words"`
+    these are read one by one: `words` is a file of words with vectors (GloVe as .npz or text) or without, one a line;
+    if none is given, words are those of the training sentences, with vectors that are learnt. Any other name is a
+    frozen encoder, which knows every word and reads each in its sentence. `use_video = false` is the control that knows
+    only the sentence."""
 
     sends: ClassVar = {"frames": "count"}
 
-    form: Literal["pointer", "anchor-free", "proposal"] = "pointer"
-    encoder: Literal["conv", "lstm", "none"] = "conv"  # none: convolutions over words, nothing over a video's positions
+    form: Literal["pointer", "anchor-free", "proposal", "qd-detr"] = "pointer"
+    encoder: Literal["conv", "lstm", "none", "attention"] = "conv"  # none: over words, not over a video's positions
     features: str = "plain"  # or another extractor, or the name of those that come with the data
     width_in: int = 64  # how many there are of a window
     fps: float = 2.0  # rows of features a second, where they are made here
     standardise: bool = False  # the features of each window, by their own mean and deviation
     length: int = 64
+    sentences: str = "words"  # or the encoder minilm, or bert:FOLDER
     words: str = ""
     vocabulary: int = 1000  # the most words that vectors are learnt for
     word_width: int = 300
-    most_words: int = 15
+    most_words: int = 15  # of a sentence; of an encoder's tokens
     least: int = 1  # a word of the training sentences that occurs less often is unknown
     width: int = 256
     dropout: float = 0.2
@@ -62,16 +68,19 @@ class MomentRetrieval(Task, Temporal):
         whole = ("width_in", "length", "word_width", "most_words", "least", "width")
         check_ranges(self, "task", **dict.fromkeys(whole, (1, math.inf)))
         check_ranges(self, "task", vocabulary=(2, math.inf), dropout=(0, 1), max_share=(0.01, 1), fps=(1e-6, math.inf))
+        if self.sentences != BY_WORDS and self.words:
+            raise RecipeError(
+                "an encoder of sentences has no use for a list of words",
+                where="[task] words",
+                expected=f"task.words = '', or task.sentences = '{BY_WORDS}'",
+                found=f"{self.words} beside the encoder '{self.sentences}'",
+            )
 
     def model(self) -> Grounder:
-        known = _read(self.words) if self.words else None
-        vectors = None if known is None or known.vectors is None else torch.from_numpy(known.vectors)
         return Grounder(
             self.width_in,
             self.length,
-            len(known) if known else self.vocabulary,
-            self.word_width if vectors is None else vectors.shape[1],
-            vectors,
+            *self._words(),
             self.width,
             self.dropout,
             self.encoder,
@@ -85,11 +94,11 @@ class MomentRetrieval(Task, Temporal):
 
     def population(self, data: DataConfig, seed: int) -> MomentPopulation:
         found = open_moments(data, self.features, self.fps)
-        known = _read(self.words) if self.words else None
+        given = self._reader()
         population = MomentPopulation(
             found.queries,
             found.features,
-            known,
+            given,
             data,
             seed,
             length=self.length,
@@ -97,10 +106,10 @@ class MomentRetrieval(Task, Temporal):
             least=self.least,
             repairs=found.repairs,
         )
-        words = len(population.words)
+        words = len(population.words) if isinstance(population.words, Words) and not given else 0
         for fits, setting, own, there in (
             (found.features.width == self.width_in, "width_in", self.width_in, found.features.width),
-            (known is not None or words <= self.vocabulary, "vocabulary", self.vocabulary, words),
+            (words <= self.vocabulary, "vocabulary", self.vocabulary, words),
         ):
             if not fits:
                 raise DataError(
@@ -136,7 +145,26 @@ class MomentRetrieval(Task, Temporal):
 
     def card(self) -> dict[str, Any]:
         features = {**known_card(self.features, self.width_in), "fps": self.fps}
-        return {"input": {"features": features, "length": self.length, "words": self.words or "those of training"}}
+        if self.sentences == BY_WORDS:
+            read: dict[str, Any] = {"words": self.words or "those of training"}
+        else:
+            read = {"sentences": encoder_card(self.sentences)}
+        return {"input": {"features": features, "length": self.length, **read}}
+
+    def _words(self) -> tuple[int, int, Tensor | None]:
+        """How many words the network has vectors for, their width, and the vectors where these are given."""
+        if self.sentences != BY_WORDS:
+            return 0, encoder_width(self.sentences), None
+        known = _read(self.words) if self.words else None
+        if known is None or known.vectors is None:
+            return len(known) if known else self.vocabulary, self.word_width, None
+        return len(known), known.vectors.shape[1], torch.from_numpy(known.vectors)
+
+    def _reader(self) -> Words | SentenceEncoder | None:
+        """What reads sentences; none where the words are those of training."""
+        if self.sentences != BY_WORDS:
+            return make_encoder(self.sentences)
+        return _read(self.words) if self.words else None
 
     # for methods that look at where moments lie
 
