@@ -20,6 +20,7 @@ EXTRAS = {  # folders and files -> the extra whose packages they may import besi
     "runs/track.py": "track",
     "data/feature_networks.py": "features",
     "models/efficientnet.py": "features",
+    "data/hugging_face.py": "hf",
     "tasks/skeleton/uestc.py": "mat",
     "tasks/summary/annotations.py": "mat",
 }

@@ -101,6 +101,7 @@ BACKBONES |= {
     "resnet34": "fedreel.models.resnet:ResNet34Config",
     "resnet50": "fedreel.models.resnet:ResNet50Config",
     "efficientnet-lite0": "fedreel.models.efficientnet:EfficientNetLite0Config",
+    "videomae": "fedreel.models.videomae:VideoMAEConfig",
     "stgcn": "fedreel.tasks.skeleton.stgcn:STGCNConfig",
     "ctrgcn": "fedreel.tasks.skeleton.ctrgcn:CTRGCNConfig",
     "mstgcn": "fedreel.tasks.skeleton.mstgcn:MSTGCNConfig",
