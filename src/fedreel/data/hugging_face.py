@@ -44,7 +44,7 @@ def is_folder(name: str | Path) -> bool:
 
 @cache
 def find_folder(name: str, fetch: bool = True) -> Path:
-    """The folder of a model: the one of this name or, of a name on the hub, the one it was put into when it was fetched.
+    """The folder of a model: the one of this name or, of a name on the hub, that which it was fetched into.
     Unless it may be fetched now, it must lie here."""
     folder = Path(name).expanduser()
     if is_folder(folder):
@@ -91,17 +91,17 @@ def read_scale(folder: Path) -> InputScale:
     for name in PREPROCESSORS:
         if (folder / name).is_file():
             told = _read(folder / name)
-            mean, std = told.get("image_mean"), told.get("image_std")
+            mean, std = (told.get(key) for key in ("image_mean", "image_std"))
             if mean is None and std is None:
                 continue
-            if not (_three(mean) and _three(std) and min(std) > 0):
+            if not (_three(mean) and _three(std) and min(std or [0]) > 0):
                 raise DataError(
                     "this preprocessor does not say what colours are brought to",
                     where=str(folder / name),
                     expected="three numbers each as image_mean and image_std, the latter above 0",
                     found=f"{mean} and {std}",
                 )
-            return InputScale(tuple(map(float, mean)), tuple(map(float, std)))
+            return InputScale(*(tuple(map(float, three)) for three in (mean, std)))  # type: ignore[arg-type, union-attr]
     return IMAGENET
 
 

@@ -1,5 +1,5 @@
-"""VideoMAE (Tong et al. 2022) of the library `transformers`: its encoder as a backbone, and the light decoder that fills
-in what the encoder was not shown."""
+"""VideoMAE (Tong et al. 2022) of the library `transformers`: its encoder as a backbone, and the light decoder that
+fills in what the encoder was not shown."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ class VideoMAEConfig(TubeletConfig):
 
 
 class VideoMAE(Backbone):
-    """Clips (N, 3, T, H, W) to a vector for each token (N, C, T / tubelet, H / patch, W / patch). Tensors have the names
-    of VideoMAEModel. Positions are a fixed table, and no part of the weights."""
+    """Clips (N, 3, T, H, W) to a vector for each token (N, C, T / tubelet, H / patch, W / patch). Tensors have
+    the names of VideoMAEModel. Positions are a fixed table, and no part of the weights."""
 
     published = Published(
         renamed=((r"^videomae\.", ""),),
         elsewhere=("decoder.", "encoder_to_decoder.", "mask_token", "classifier.", "fc_norm."),
         optional=r"^layernorm\.",
-        hint="take the file of the same architecture, or set width, depth, heads, mlp, patch and tubelet to those of it",
+        hint="take the file of the same architecture, or set width, depth, heads, mlp, patch and tubelet to its own",
     )
     positions: Tensor
 
