@@ -58,7 +58,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_backbone_gives_features_of_the_width_it_declares(name: str) -> None:
     if name in OF_TRANSFORMERS:
         pytest.importorskip("transformers", reason="the extra hf is not installed")
-    config = BACKBONES.lookup(name)(**({"patch": 16} if name == "dinov2" else {}))
+    config = BACKBONES.lookup(name)(**({"patch": 16, "depth": 1} if name in OF_TRANSFORMERS else {}))
     sample, shape = SAMPLES[config.takes]
     network = config.network(sample).eval()
     x = torch.randn(shape)

@@ -61,12 +61,11 @@ def tower_of(told: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _tokenizer(folder: Path) -> Any:
-    try:
-        return library().CLIPTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, TypeError, RuntimeError) as error:
+    whole, parts = "tokenizer.json", ("vocab.json", "merges.txt")
+    if not (folder / whole).is_file() and not all((folder / part).is_file() for part in parts):
         raise DataError(
             "this model has no tokenizer, so it cannot read sentences",
             where=str(folder),
-            expected="tokenizer.json, or vocab.json and merges.txt, beside its weights",
-            found=str(error).splitlines()[0][:200] if str(error) else type(error).__name__,
-        ) from None
+            expected=f"{whole}, or {' and '.join(parts)}, beside its weights",
+        )
+    return library().CLIPTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)

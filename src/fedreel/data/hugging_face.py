@@ -101,7 +101,7 @@ def read_scale(folder: Path) -> InputScale:
                     expected="three numbers each as image_mean and image_std, the latter above 0",
                     found=f"{mean} and {std}",
                 )
-            return InputScale(*(tuple(map(float, three)) for three in (mean, std)))  # type: ignore[arg-type, union-attr]
+            return InputScale(*(tuple(map(float, three)) for three in (mean, std)))  # type: ignore[arg-type]
     return IMAGENET
 
 

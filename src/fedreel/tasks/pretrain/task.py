@@ -80,8 +80,10 @@ class Pretrain(Task, Embeds):
 
     def _check_pretext(self) -> None:
         """Raise unless the backbone can do what the pretext wants of it."""
-        wants = {"ctp": (R3DConfig, "r3d", "a map twice as fine as this backbone's")}
-        wants["mae"] = (VideoMAEConfig, "videomae", "a backbone that can look at some of its tokens alone")
+        wants: dict[str, tuple[type[BackboneConfig], str, str]] = {
+            "ctp": (R3DConfig, "r3d", "a map twice as fine as this backbone's"),
+            "mae": (VideoMAEConfig, "videomae", "a backbone that can look at some of its tokens alone"),
+        }
         cls, name, what = wants.get(self.pretext, (BackboneConfig, "", ""))
         if not isinstance(self.backbone, cls):
             raise RecipeError(
