@@ -21,6 +21,7 @@ EXTRAS = {  # folders and files -> the extra whose packages they may import besi
     "data/feature_networks.py": "features",
     "models/efficientnet.py": "features",
     "models/sentences.py": "text",
+    "data/hugging_face.py": "hf",
     "tasks/skeleton/uestc.py": "mat",
     "tasks/summary/annotations.py": "mat",
 }

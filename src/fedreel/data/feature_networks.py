@@ -12,7 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedreel.data.clip_model import ClipImages
 from fedreel.data.feature_card import Features, card_of
+from fedreel.data.hugging_face import find_folder, read_scale
 from fedreel.data.input_scale import IMAGENET, LITE
 from fedreel.data.torch_file import LITE0, read_weights
 from fedreel.errors import FedreelError, RunError, nearest
@@ -76,6 +78,14 @@ class RunFeatures:
 
 def run_features(folder: Path) -> Features:
     return RunFeatures(folder)
+
+
+def clip_features(name: str) -> Features:
+    """CLIP's image tower, by a folder in the format of `transformers` or a name on the hub: vectors in the space that
+    it shares with the text tower's. Frames are scaled to its square as a whole, on the scale of its preprocessor."""
+    folder = find_folder(name)
+    tower, scale = ClipImages(folder), read_scale(folder)
+    return ModuleFeatures(tower, tower.width, name="clip", size=(tower.size,) * 2, mean=scale.mean, std=scale.std)
 
 
 def load_embedding(run: Path, client: str = "", device: str = "cpu") -> tuple[Loaded, Embeds]:

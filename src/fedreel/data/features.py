@@ -37,7 +37,12 @@ class Steps(NamedTuple):
 
 
 def make_features(name: str) -> Features:
-    """Built-in features by name: `plain`, `efficientnet-lite0`, or `run:FOLDER`, the backbone of a finished run."""
+    """Built-in features by name: `plain`, `efficientnet-lite0`, `run:FOLDER`, the backbone of a finished run, or
+    `clip:FOLDER`, the image tower of a CLIP."""
+    if name.startswith("clip:"):
+        from fedreel.data.feature_networks import clip_features
+
+        return clip_features(name[5:])
     if name.startswith("run:"):
         from fedreel.data.feature_networks import run_features  # torch, and what a run's task imports
 
@@ -46,7 +51,7 @@ def make_features(name: str) -> Features:
         raise RecipeError(
             "these features cannot be computed here",
             found=f"'{name}'",
-            expected="plain, efficientnet-lite0 or run:FOLDER",
+            expected="plain, efficientnet-lite0, run:FOLDER or clip:FOLDER",
             hint=nearest(name, FEATURES) + " Others must come with the data, as `features` in the h5 file",
         )
     return FEATURES[name]()

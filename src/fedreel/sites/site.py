@@ -6,11 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tomli_w
 
 from fedreel.config import DataConfig, Recipe, build, read_toml
+from fedreel.data.hugging_face import find_folder
+from fedreel.data.weights_file import SUFFIXES
 from fedreel.errors import DataError, FedreelError, RecipeError, RunError
 from fedreel.machine.files import write_atomic
 
@@ -35,6 +37,7 @@ class SiteConfig:
     device: str = "auto"
     clients: Literal["owners", "site"] = "owners"  # each owner in the data is a client, or the whole site is one
     data: dict[str, str] = field(default_factory=dict)  # role in recipes -> folder here
+    models: dict[str, str] = field(default_factory=dict)  # weights to begin with, as recipes name them -> path here
 
 
 class SiteFolder:
@@ -93,6 +96,28 @@ class SiteFolder:
             )
         return replace(data, source=str(self.folder_of(data.role).resolve()), owner=self.config.name)
 
+    def weights(self, task: dict[str, Any]) -> dict[str, Any]:
+        """A recipe's task with the weights that its backbone begins with as they lie here: nothing is fetched."""
+        backbone = task.get("backbone")
+        name = backbone.get("init") if isinstance(backbone, dict) else ""
+        if not isinstance(backbone, dict) or not isinstance(name, str) or not name or name == "imagenet":
+            return task
+        here = self.config.models.get(name, "")
+        if here and not Path(here).expanduser().exists():
+            raise DataError("the weights for a model are not here", where=here, expected=f"what is meant by '{name}'")
+        if not here and Path(name).suffix not in SUFFIXES:
+            try:
+                here = str(find_folder(name, fetch=False))
+            except DataError as error:
+                raise DataError(
+                    f"this site does not have the model '{name}', and does not fetch it",
+                    where=str(self.path / "site.toml"),
+                    expected=f'[models] "{name}" = "FOLDER", or a hub model in the cache of this machine',
+                    found=error.found,
+                    hint=error.hint,
+                ) from None
+        return {**task, "backbone": {**backbone, "init": here or name}}
+
     def worker(self, recipe: Recipe, run: str) -> Worker:
         """A worker for a job at this site."""
         from fedreel.core.exchange import Ledger, Policy
@@ -103,6 +128,7 @@ class SiteFolder:
         from fedreel.machine.files import file_name
 
         recipe = replace(recipe, data=self.local(recipe.data), device=self.config.device, policy="")
+        recipe = replace(recipe, task=self.weights(recipe.task))
         place = self.runs / file_name(run)
         task = make_task(recipe).for_data(recipe.data, here=False)
         job = Job(recipe, task, make_method(recipe), pick_device(recipe.device), place, run)

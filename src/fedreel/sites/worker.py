@@ -18,6 +18,7 @@ from fedreel.sites.site import SiteFolder
 def main() -> None:
     """Answer frames, one after another, until terminated. The arguments are JSON: folder, data, socket, user."""
     arguments = json.loads(sys.argv[1])
+    os.environ["HF_HUB_OFFLINE"] = "1"  # a site never reaches out for a model by itself
     site = SiteFolder.open(Path(arguments["folder"]), arguments["data"])
     workplace = Workplace(site.worker, site.config.name, _tell, site.runs)
     socket = Path(arguments["socket"])

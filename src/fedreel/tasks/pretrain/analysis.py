@@ -142,6 +142,11 @@ def passes(run: Path) -> float:
     return epochs * taken / everyone
 
 
+def cost(run: Path) -> Metrics:
+    """`seconds` that the rounds of training took, on whatever machine that was, and `passes` over the data."""
+    return {"seconds": sum(record["seconds"] for record in read_metrics(run, "train")), "passes": passes(run)}
+
+
 def pretext_curve(run: Path) -> dict[int, float]:
     """Round -> how well the pretext is answered on clients' test data: accuracy, or overlap with the patches."""
     tests = [(record["round"], record["metrics"]) for record in read_metrics(run, "test")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import permutations
 from typing import ClassVar
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedreel.models.backbone import Backbone
 from fedreel.tasks.pretrain.heads import OrderHead, SpeedHead
 from fedreel.tasks.pretrain.patches import (
     CURVES,
@@ -26,6 +27,7 @@ from fedreel.tasks.pretrain.patches import (
     tracking_loss,
 )
 from fedreel.tasks.pretrain.tracking import TrackHead
+from fedreel.tasks.vision.clip_input import pooled
 from fedreel.tasks.vision.clip_views import Views, brighter, hue_and_saturation, multiplied, recoloured, table
 
 Question = tuple[Tensor, Tensor]
@@ -51,8 +53,8 @@ class Pretext(ABC):
         that are picked are read."""
 
     @abstractmethod
-    def head(self, channels: int) -> nn.Module:
-        """A fresh head for a backbone of so many channels."""
+    def head(self, backbone: Backbone) -> nn.Module:
+        """A fresh head for a backbone."""
 
     @abstractmethod
     def draw(self, clips: Tensor, *picked: Tensor) -> Question:
@@ -64,8 +66,16 @@ class Pretext(ABC):
         """Questions about windows (B, span, H, W, 3) to test with, the same every time; `lengths` (B,) is from where on
         a window stands still. torch's random numbers, where they are used, are seeded."""
 
+    def respond(
+        self, model: nn.Module, clips: Tensor, scaled: Callable[[Tensor], Tensor], target: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Features (N, C) of the clips that a question shows, which `scaled` makes the network's input of, and what the
+        head says about them (B, ...)."""
+        maps = model.backbone.features(scaled(clips.flatten(0, -5)))  # type: ignore[operator, union-attr]
+        return pooled(maps, "mean"), self.answer(model.head, maps, target)  # type: ignore[arg-type]
+
     def answer(self, head: nn.Module, maps: Tensor, target: Tensor) -> Tensor:
-        """What the head says (B, ...). Of the target it may be shown what belongs to the question."""
+        """What the head says (B, ...) of the maps. Of the target it may be shown what belongs to the question."""
         return head(maps)
 
     @abstractmethod
@@ -127,8 +137,8 @@ class Speed(Choice):
     def span(self) -> int:
         return max(self.strides) * (self.frames - 1) + 1
 
-    def head(self, channels: int) -> nn.Module:
-        return SpeedHead(channels, self.classes, self.dropout)
+    def head(self, backbone: Backbone) -> nn.Module:
+        return SpeedHead(backbone.out_channels, self.classes, self.dropout)
 
     def times(self, lengths: Tensor, target: Tensor, share: Tensor | None = None) -> Tensor:
         stride = table(self.strides, lengths.device)[target]
@@ -152,8 +162,8 @@ class Order(Choice):
     def span(self) -> int:
         return 3 * self.frames + 2 * self.gap
 
-    def head(self, channels: int) -> nn.Module:
-        return OrderHead(channels, 3, self.classes, self.dropout)
+    def head(self, backbone: Backbone) -> nn.Module:
+        return OrderHead(backbone.out_channels, 3, self.classes, self.dropout)
 
     def times(self, lengths: Tensor, target: Tensor, share: Tensor | None = None) -> Tensor:
         device = lengths.device
@@ -181,8 +191,8 @@ class Catch(Pretext):
     def span(self) -> int:
         return self.widest * (self.frames - 1) + 1
 
-    def head(self, channels: int) -> nn.Module:
-        return TrackHead(channels, self.frames, self.steps, hidden=channels)
+    def head(self, backbone: Backbone) -> nn.Module:
+        return TrackHead(backbone.out_channels, self.frames, self.steps, hidden=backbone.out_channels)
 
     def pick(self, lengths: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
         """The authors' sampler: the jitter of the last frame may reach beyond the clip, where it stands still."""

@@ -19,27 +19,31 @@ from fedreel.errors import RecipeError
 from fedreel.machine.device import seeded
 from fedreel.models.backbone import BackboneConfig, Clips
 from fedreel.models.r3d import R3D, R3DConfig
+from fedreel.models.videomae import VideoMAEConfig
 from fedreel.registry import BACKBONES
 from fedreel.tasks.pretrain.heads import PretextNetwork, strided
+from fedreel.tasks.pretrain.masking import Fill
 from fedreel.tasks.pretrain.pretexts import Catch, Order, Pretext, Question, Speed
 from fedreel.tasks.pretrain.windows import WindowPopulation, Windows
-from fedreel.tasks.vision.clip_input import Norm, middle, network_input, norm_card, pooled
+from fedreel.tasks.vision.clip_input import Norm, middle, network_input, pooled, scale_card, scale_of
 from fedreel.tasks.vision.clip_views import Views
 from fedreel.tasks.vision.clips import open_clips
 
+NAMES = {"ctp": "Catch-the-Patch", "mae": "VideoMAE's pretext"}
 Batch = tuple[Tensor, ...]  # a question, as it goes into the network, or clips as they lie and what was picked
 
 
 @dataclass(frozen=True)
 class Pretrain(Task, Embeds):
     """A network on clips of `frames` frames of `size` pixels. The pretexts are `speed` (at which of seven speeds is it
-    played), `vcop` (in which order are three clips; crops from random places but no scales, flips or jitter) and `ctp`
-    (Catch-the-Patch: where do moving patches go; for r3d, whose map it wants twice as fine). The paper setting is 16
-    frames of 112 pixels and r3d with bn_eps = 1e-3 (recipe fedvssl-paper)."""
+    played), `vcop` (in which order are three clips; crops from random places but no scales, flips or jitter), `ctp`
+    (Catch-the-Patch: where do moving patches go; for r3d, whose map it wants twice as fine) and `mae` (VideoMAE: what
+    is in the tubes that were left out; for videomae). The paper setting is 16 frames of 112 pixels and r3d with
+    bn_eps = 1e-3 (recipe fedvssl-paper)."""
 
     sends: ClassVar = {"frames": "count"}
 
-    pretext: Literal["speed", "vcop", "ctp"] = "speed"
+    pretext: Literal["speed", "vcop", "ctp", "mae"] = "speed"
     backbone: BackboneConfig = field(default_factory=R3DConfig)
     frames: int = 8
     size: int = 32
@@ -48,19 +52,15 @@ class Pretrain(Task, Embeds):
     flip: float = 0.5
     jitter: float = 0.2  # probability of a change of brightness, of contrast, of hue (ctp: half of it)
     gap: int = 4  # vcop: frames between clips
+    mask: float = 0.9  # mae: share of a picture's places that are hidden, the same ones in all of a clip
+    stride: int = 2  # mae: every so many-th frame; the authors have 4 for Kinetics
     dropout: float = 0.5
-    norm: Norm = "plain"  # or imagenet, by which Catch-the-Patch's authors bring colours to mean 0 and deviation 1
+    norm: Norm = "backbone"  # what colours are brought to: see scale_of; Catch-the-Patch's authors have imagenet
     differences: bool = False  # the network sees differences of neighbouring frames, not frames
 
     def __post_init__(self) -> None:
         self.backbone.check_takes("clips")
-        if self.pretext == "ctp" and not isinstance(self.backbone, R3DConfig):
-            raise RecipeError(
-                "Catch-the-Patch needs a map twice as fine as this backbone's",
-                where="[task.backbone] name",
-                expected="r3d, or the pretext speed or vcop",
-                found=BACKBONES.name_of(type(self.backbone)),
-            )
+        self._check_pretext()
         check_ranges(self, "task", frames=(2, math.inf), size=(1, math.inf), gap=(0, math.inf))
         check_ranges(self, "task", flip=(0, 1), jitter=(0, 1), dropout=(0, 1))
         if 0 != self.stored < self.size:
@@ -78,12 +78,45 @@ class Pretrain(Task, Embeds):
                 found=str(list(self.scales)),
             )
 
+    def _check_pretext(self) -> None:
+        """Raise unless the backbone can do what the pretext wants of it."""
+        wants: dict[str, tuple[type[BackboneConfig], str, str]] = {
+            "ctp": (R3DConfig, "r3d", "a map twice as fine as this backbone's"),
+            "mae": (VideoMAEConfig, "videomae", "a backbone that can look at some of its tokens alone"),
+        }
+        cls, name, what = wants.get(self.pretext, (BackboneConfig, "", ""))
+        if not isinstance(self.backbone, cls):
+            raise RecipeError(
+                f"{NAMES[self.pretext]} needs {what}",
+                where="[task.backbone] name",
+                expected=f"{name}, or the pretext speed or vcop",
+                found=BACKBONES.name_of(type(self.backbone)),
+            )
+        if self.pretext != "mae":
+            return
+        check_ranges(self, "task", mask=(0, 1), stride=(1, math.inf))
+        if self.differences:
+            raise RecipeError(
+                "to fill in pictures, the network must see pictures",
+                where="[task] differences",
+                expected="false with the pretext mae",
+            )
+        asks = self._asks
+        if isinstance(asks, Fill) and not 0 < asks.visible < asks.places:
+            raise RecipeError(
+                "something must be seen, and something be hidden",
+                where="[task] mask",
+                expected=f"a share that leaves 1 to {asks.places - 1} of the {asks.places} tokens of a picture",
+                found=f"{self.mask}, which leaves {asks.visible}",
+                hint="a smaller task.backbone.patch or a larger task.size makes more tokens",
+            )
+
     def model(self) -> PretextNetwork:
         backbone = self.backbone.network(Clips(self.frames - self.differences, self.size))
         if self._asks.fine:
             assert isinstance(backbone, R3D)
             backbone.last_stride = 1
-        return PretextNetwork(backbone, self._asks.head(backbone.out_channels))
+        return PretextNetwork(backbone, self._asks.head(backbone))
 
     def population(self, data: DataConfig, seed: int) -> Population:
         return WindowPopulation(open_clips(data, self.side, "task.stored"), data, self._asks, seed)
@@ -97,8 +130,7 @@ class Pretrain(Task, Embeds):
 
     def forward(self, model: nn.Module, batch: Batch) -> Outputs:
         inputs, target = self._question(batch)
-        maps = model.backbone.features(self._input(inputs.flatten(0, -5)))  # type: ignore[operator, union-attr]
-        return Outputs(pooled(maps, "mean"), self._asks.answer(model.head, maps, target))  # type: ignore[arg-type]
+        return Outputs(*self._asks.respond(model, inputs, self._input, target))
 
     def loss(self, outputs: Outputs, batch: Batch) -> Tensor:
         return self._asks.loss(outputs.logits, self._question(batch)[1])
@@ -121,7 +153,12 @@ class Pretrain(Task, Embeds):
             return pooled(backbone.features(self._input(middle(clips, self.size))), pooling)
 
     def card(self) -> dict[str, Any]:
-        given = {"frames": self.frames, "size": self.size, **norm_card(self.norm), "channels": "RGB"}
+        given = {
+            "frames": self.frames,
+            "size": self.size,
+            **scale_card(scale_of(self.norm, self.backbone)),
+            "channels": "RGB",
+        }
         return {"input": given, "pretext": self.pretext}
 
     @property
@@ -137,12 +174,18 @@ class Pretrain(Task, Embeds):
         if self.pretext == "vcop":
             return Order(self.frames, Views(self.size, (self.side / self.size,)), self.dropout, self.gap)
         views = Views(self.size, self.scales, self.flip, self.jitter)
+        if self.pretext == "mae":
+            assert isinstance(self.backbone, VideoMAEConfig)
+            sample = Clips(self.frames, self.size)
+            self.backbone.check_sample(sample, None)
+            views = Views(self.size, self.scales, self.flip)  # colours are what is asked for: as they are
+            return Fill(self.frames, views, self.backbone.grid(sample), self.mask, self.stride)
         if self.pretext == "ctp":
             return Catch(self.frames, views, steps=math.ceil((self.frames - self.differences) / 8))
         return Speed(self.frames, views, self.dropout)
 
     def _input(self, clips: Tensor) -> Tensor:
-        x = network_input(clips, self.norm)
+        x = network_input(clips, scale_of(self.norm, self.backbone))
         return x[:, :, 1:] - x[:, :, :-1] if self.differences else x
 
     def _question(self, batch: Batch) -> Question:

@@ -1,1 +1,1 @@
-"""Search by example: which videos of a folder are most like a clip? For tasks that turn clips into vectors."""
+"""Search: which videos of a folder are most like a clip, or a sentence? For tasks that turn clips into vectors."""

@@ -1,4 +1,4 @@
-"""`fedreel search` and `fedreel.search`: a clip in, the videos of a folder that are most like it out."""
+"""`fedreel search` and `fedreel.search`: a clip or a sentence in, the videos of a folder that are most like it out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedreel.tasks.vision.search.result import Similar
 
 
 def search(
-    source: Annotated[Place, source_is("A video file: what to look for.")],
+    source: Annotated[Place, source_is("A video file, or with a CLIP a sentence: what to look for.")],
     folder: Annotated[Place, typer.Argument(help="A folder of videos: where to look.")],
     model: Model,
     *,
@@ -27,7 +27,8 @@ def search(
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Look at all videos anew.")] = False,
     tell: Tell | None = None,
 ) -> Similar:
-    """Find the videos of a folder that are most like a clip, with a trained model. The folder is looked at once."""
+    """Find the videos of a folder that are most like a clip, with a trained model, or like a sentence, with the folder
+    of a CLIP as the model. The folder is looked at once."""
     from fedreel.tasks.vision.search.search import search_folder
 
     request = Request.of(source, model, out=out, page=page, json=json, client=client, device=device, tell=tell)

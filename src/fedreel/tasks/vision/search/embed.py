@@ -1,20 +1,36 @@
-"""A video as one vector: what a trained model makes of its excerpts, averaged, of length 1."""
+"""A video as one vector of length 1: what a trained model makes of its excerpts, or CLIP of its pictures, averaged."""
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
+from torch.nn import functional
 
+from fedreel.data.clip_model import ClipImages, ClipText
 from fedreel.data.feature_networks import fingerprint, load_embedding
+from fedreel.data.hugging_face import read_scale
 from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.device import pick_device
 from fedreel.media.excerpts import EXCERPTS, Excerpts, excerpts
 
 Pooling = Literal["mean", "grid"]
 POOLINGS: tuple[Pooling, ...] = ("mean", "grid")
+
+
+class Looks(Protocol):
+    """What makes vectors of videos. `state` differs where vectors could not be compared."""
+
+    state: dict[str, Any]
+
+    def look(self, video: Path) -> Excerpts:
+        """What of a video the network sees. Several threads may look at once."""
+
+    def vector(self, seen: Excerpts) -> np.ndarray:
+        """float32 (D,) of length 1, or 0 where the network gives nothing but zeros."""
 
 
 class Embedder:
@@ -38,9 +54,39 @@ class Embedder:
         with torch.inference_mode():
             clips = torch.from_numpy(seen.clips).to(self.device)
             mean = self.task.embed(self.model, clips, self.pooling).double().mean(0).cpu().numpy()
-        if not np.isfinite(mean).all():
-            raise RunError("the model gives no finite numbers", hint="its training diverged: try a lower train.lr")
-        return (mean / (np.linalg.norm(mean) or 1.0)).astype(np.float32)
+        return _of_length_1(mean)
+
+
+class ClipEmbedder:
+    """A CLIP in the format of `transformers`: of a video, pictures evenly spaced over it; and sentences."""
+
+    def __init__(self, folder: Path, pooling: str = "mean", device: str = "cpu") -> None:
+        if _pooling(pooling) != "mean":
+            raise RecipeError("CLIP gives a picture one vector", where="pooling", expected="mean", found=pooling)
+        self.folder, self.device = folder, pick_device(device)
+        self.tower, self.scale = ClipImages(folder).to(self.device), read_scale(folder)
+        weights = fingerprint(self.tower.state_dict(), f"clip {self.scale}")
+        self.state = {"weights": weights, "pooling": "mean", "excerpts": EXCERPTS}
+
+    def look(self, video: Path) -> Excerpts:
+        return excerpts(video, 1, self.tower.size)
+
+    def vector(self, seen: Excerpts) -> np.ndarray:
+        with torch.inference_mode():
+            pictures = torch.from_numpy(seen.clips[:, 0]).to(self.device).permute(0, 3, 1, 2).float() / 255
+            mean, std = (torch.tensor(three, device=self.device)[:, None, None] for three in astuple(self.scale))
+            found = functional.normalize(self.tower((pictures - mean) / std).double(), dim=1).mean(0)
+        return _of_length_1(found.cpu().numpy())
+
+    def sentence(self, text: str) -> np.ndarray:
+        """The vector of a sentence, to be compared with those of videos."""
+        return _of_length_1(ClipText(self.folder, self.device)([text])[0].astype(np.float64))
+
+
+def _of_length_1(vector: np.ndarray) -> np.ndarray:
+    if not np.isfinite(vector).all():
+        raise RunError("the model gives no finite numbers", hint="its training diverged: try a lower train.lr")
+    return (vector / (np.linalg.norm(vector) or 1.0)).astype(np.float32)
 
 
 def _pooling(given: str) -> Pooling:

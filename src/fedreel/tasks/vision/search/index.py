@@ -21,7 +21,7 @@ from fedreel.machine.cache import cache_folder
 from fedreel.machine.files import new_file
 from fedreel.media.excerpts import Excerpts
 from fedreel.media.frames import Tell
-from fedreel.tasks.vision.search.embed import Embedder
+from fedreel.tasks.vision.search.embed import Looks
 
 VERSION = 1
 OFTEN, SHARE = 50, 20  # saved after so many new files, but no more than one in SHARE of those that are there
@@ -57,7 +57,7 @@ class Index:
         known = self.entries.get(path)
         return known is not None and (known.size, known.mtime_ns) == self._stamp(path)
 
-    def refresh(self, paths: Sequence[str], embedder: Embedder, tell: Tell | None = None) -> int:
+    def refresh(self, paths: Sequence[str], embedder: Looks, tell: Tell | None = None) -> int:
         """Bring the index to these files; how many were looked at. An interruption keeps those that are done."""
         gone = {*self.entries} - {*paths}
         for path in gone:
@@ -111,7 +111,7 @@ class Index:
         if sound and told["head"] == self.head and len(vectors) == len(names) and {*names} <= {*entries}:
             self.entries, self.vectors = entries, dict(zip(names, vectors))
 
-    def _looked_at(self, paths: list[str], embedder: Embedder) -> Iterator[tuple[str, Entry, Excerpts | None]]:
+    def _looked_at(self, paths: list[str], embedder: Looks) -> Iterator[tuple[str, Entry, Excerpts | None]]:
         """Files one after another. The next ones are decoded meanwhile, in threads: decoding leaves Python's lock."""
         workers = min(WORKERS, os.cpu_count() or 1)
         pool = ThreadPoolExecutor(workers)
@@ -128,7 +128,7 @@ class Index:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _look(self, path: str, embedder: Embedder) -> tuple[Entry, Excerpts | None]:
+    def _look(self, path: str, embedder: Looks) -> tuple[Entry, Excerpts | None]:
         stamp = self._stamp(path)  # before it is read: what changes meanwhile is looked at again next time
         try:
             seen = embedder.look(self.folder / path)

@@ -36,14 +36,15 @@ STYLE = """
 
 def draw_page(similar: Similar, folder: Path) -> str:
     """The whole page, for a file in `folder`. It holds its pictures; videos are played from where they lie."""
+    clip = None if similar.sentence else el("ol", _asked(similar, folder), class_="board asked")
     body = el(
         "main",
         problems(similar.notes),
-        section("clip", "The clip", el("ol", _asked(similar, folder), class_="board asked")),
+        section("clip", "The clip", clip) if clip else None,
         section("hits", "The most similar", _board(similar, folder), _listed(similar, folder), lead=_lead(similar)),
         _skipped(similar) if similar.skipped else None,
     )
-    title = f"{short(similar.source.name)}: search"
+    title = f"{short(_name(similar))}: search"
     return document(title, el("style", Html(BOARD + STYLE)), _header(similar), body, images=True, videos=True)
 
 
@@ -72,13 +73,17 @@ def _header(similar: Similar) -> Html:
     ]
     best = similar.hits[0] if similar.hits else None
     headline = ("most similar", _cosine(best), short(best.path)) if best else None
-    return header("search", similar.source.name, facts=facts, headline=headline)
+    return header("search", _name(similar), facts=facts, headline=headline)
+
+
+def _name(similar: Similar) -> str:
+    return similar.sentence or similar.source.name
 
 
 def _lead(similar: Similar) -> str:
     return (
         f"{len(similar.hits):,} of {count(similar.videos, 'video')}, the most similar first. Similarity is the cosine "
-        "of two videos' vectors, at most 1. It orders the videos; which value is a high one depends on the model."
+        "of two vectors, at most 1. It orders the videos; which value is a high one depends on the model."
     )
 
 

@@ -1,4 +1,4 @@
-"""What a search by example found."""
+"""What a search by example, or by a sentence, found."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Similar(FolderResult):
 
     folder: Path
     pooling: str
+    sentence: str = ""  # what was asked, where that is no clip
     videos: int  # that the clip was compared with
     looked_at: int  # that were decoded: new or changed since the last search
     hits: list[Hit]  # the most similar first

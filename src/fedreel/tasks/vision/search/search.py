@@ -1,4 +1,4 @@
-"""A clip in, the videos of a folder that are most like it out: by a trained model, as a ranking and a page."""
+"""A clip or a sentence in, the videos of a folder that are most like it out: as a ranking and a page."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from fedreel.data import clip_index
+from fedreel.data.hugging_face import is_folder
 from fedreel.data.shards import Broken
 from fedreel.errors import DataError, Interrupted, RecipeError
 from fedreel.tasks.use.options import Request
 from fedreel.tasks.use.outputs import Places
-from fedreel.tasks.vision.search.embed import Embedder
+from fedreel.tasks.vision.search.embed import ClipEmbedder, Embedder
 from fedreel.tasks.vision.search.index import Index
 from fedreel.tasks.vision.search.page import draw_page
 from fedreel.tasks.vision.search.result import Hit, Similar
@@ -21,14 +22,15 @@ from fedreel.tasks.vision.search.result import Hit, Similar
 
 def search_folder(request: Request, folder: Path, top: int, pooling: str, rebuild: bool) -> Similar:
     """Rank the videos below a folder by how similar they are to a clip, with the model of a run directory whose task
-    says what vector a clip is. The vectors of the folder are kept in the cache folder; `rebuild` makes them anew."""
+    says what vector a clip is, or to a clip or a sentence, with a CLIP in the format of `transformers`. The vectors of
+    the folder are kept in the cache folder; `rebuild` makes them anew."""
     places = Places.of(request, "the copies", folder=True)
     listed = _check(request, places, folder, top)
-    embedder = Embedder(request.run, request.client, pooling, request.device)
+    embedder = _embedder(request, pooling)
     index = Index(folder, embedder.state, rebuild=rebuild)
     own = _own_paths(request.source, folder, listed)
     known = next((path for path in own if path in index.vectors and index.current(path)), None)
-    asked = embedder.vector(embedder.look(request.source)) if known is None else index.vectors[known]
+    asked = index.vectors[known] if known else _asked(request, embedder)
     try:
         looked_at = index.refresh([clip.path for clip in listed], embedder, request.tell)
     except KeyboardInterrupt:
@@ -43,6 +45,7 @@ def search_folder(request: Request, folder: Path, top: int, pooling: str, rebuil
         skipped=skipped,
         folder=folder,
         pooling=pooling,
+        sentence="" if request.source.is_file() else str(request.source),
         videos=compared,
         looked_at=looked_at,
         hits=rank(asked, index, [clip for clip in listed if clip.path not in own], top),
@@ -69,13 +72,34 @@ def _check(request: Request, places: Places, folder: Path, top: int) -> list[cli
     """The folder's videos. Raises before any work if it could not be finished."""
     if top < 1:
         raise RecipeError("there is nothing to show", where="top", expected="1 or more", found=str(top))
-    if not request.source.is_file():
+    if not request.source.is_file() and not (is_folder(request.run) and _reads(request.source)):
         what = "a folder" if request.source.is_dir() else ""
-        raise DataError("there is no such video file", where=str(request.source), found=what)
+        hint = "a sentence works with a CLIP: give its folder as --model" if _reads(request.source) else ""
+        raise DataError("there is no such video file", where=str(request.source), found=what, hint=hint)
     listed = clip_index.find(folder)
     places.check(request.source, "clip", [folder / clip.path for clip in listed], "a video of the folder")
     places.check_apart(folder)
     return listed
+
+
+def _reads(source: Path) -> bool:
+    """Whether this is a sentence, and not the name of a file that is not there."""
+    return not source.exists() and (" " in str(source) or not (source.suffix or source.is_absolute()))
+
+
+def _embedder(request: Request, pooling: str) -> Embedder | ClipEmbedder:
+    if not is_folder(request.run):
+        return Embedder(request.run, request.client, pooling, request.device)
+    if request.client:
+        found = request.client
+        raise RecipeError("a CLIP is nobody's own", where="--client", expected="a run as --model", found=found)
+    return ClipEmbedder(request.run, pooling, request.device)
+
+
+def _asked(request: Request, embedder: Embedder | ClipEmbedder) -> np.ndarray:
+    if isinstance(embedder, ClipEmbedder) and not request.source.is_file():
+        return embedder.sentence(str(request.source))
+    return embedder.vector(embedder.look(request.source))
 
 
 def _own_paths(source: Path, folder: Path, listed: Sequence[clip_index.Clip]) -> set[str]:

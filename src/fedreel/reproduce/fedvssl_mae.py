@@ -1,0 +1,66 @@
+"""Filling in hidden tubes (VideoMAE) beside Speed, by FedVSSL: rows that are to be compared at equal time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedreel.reproduce.spec import Row
+from fedreel.tasks.vision.evaluate.subject import UNTRAINED
+
+TIMES = (1, 2, 4)  # as many rounds as Speed has
+ROUNDS = {"playground": 40, "data": 270}
+R3D: dict[str, dict[str, Any]] = {  # as the other tables have it
+    "playground": {"name": "r3d", "width": 8, "blocks": [1, 1, 1, 1], "bn_eps": 1e-3, "stem_size": 3},
+    "data": {"name": "r3d", "width": 64, "stem_size": 7},
+}
+VIDEOMAE: dict[str, dict[str, Any]] = {  # 7 x 7 tokens a picture; on given data the size Ti
+    "playground": {"name": "videomae", "width": 48, "depth": 4, "heads": 3, "mlp": 192, "patch": 4},
+    "data": {"name": "videomae", "width": 192, "depth": 12, "heads": 3, "mlp": 768, "patch": 8},
+}
+ADAM: Mapping[str, Any] = {
+    "train.optimizer": "adamw",
+    "train.lr": 1e-3,
+    "train.weight_decay": 0.05,
+    "train.momentum": 0.0,
+    "train.clip_norm": 1.0,
+    "train.schedule": "cosine",
+}
+RATES = {"train.lr": (0.01, 0.03, 0.1)}
+ADAM_RATES = {"train.lr": (3e-4, 1e-3, 3e-3)}
+SPEED: Mapping[str, Any] = {"task.pretext": "speed"}
+MAE: Mapping[str, Any] = {**ADAM, "task.pretext": "mae", "task.differences": False}
+MAE_SCALE: dict[str, dict[str, Any]] = {
+    "smoke": {"rows": {name: {"round.rounds": 2} for name in ("Speed", "mae")}},
+    "small": {"rows": {}, "seeds": (0, 1, 2)},
+}
+
+
+def mae_rows(data: Path | None) -> tuple[Row, ...]:
+    """Each backbone untrained, Speed with each, and mae with as many rounds and with more."""
+    where = "playground" if data is None else "data"
+    r3d, videomae = {"task.backbone": R3D[where]}, {"task.backbone": VIDEOMAE[where]}
+    plain = {"task.differences": False}  # an even number of frames for tokens of two
+    rounds = ROUNDS[where]
+    rows = [
+        Row("random weights", {**UNTRAINED, **SPEED, **r3d}, {"backbone": "R3D"}),
+        Row("random weights", {**UNTRAINED, **SPEED, **plain, **videomae}, {"backbone": "VideoMAE"}),
+        Row("Speed", {**SPEED, **r3d, "round.rounds": rounds}, {"backbone": "R3D"}, grid=RATES),
+        Row(
+            "Speed",
+            {**ADAM, **SPEED, **plain, **videomae, "round.rounds": rounds},
+            {"backbone": "VideoMAE"},
+            grid=ADAM_RATES,
+        ),
+    ]
+    rows += [
+        Row(
+            "mae",
+            {**MAE, **videomae, "round.rounds": times * rounds},
+            {"backbone": f"VideoMAE, {times} x the rounds" if times > 1 else "VideoMAE"},
+            grid=ADAM_RATES,
+        )
+        for times in TIMES
+    ]
+    return tuple(rows)
