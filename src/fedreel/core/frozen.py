@@ -19,6 +19,14 @@ def freeze(module: nn.Module) -> None:
         parameter.requires_grad_(False)
 
 
+def release(module: nn.Module) -> None:
+    """The module's own tensors are trained, and it rests no more."""
+    setattr(module, _FROZEN, False)
+    setattr(module, _RESTING, False)
+    for parameter in module.parameters(recurse=False):
+        parameter.requires_grad_(parameter.is_floating_point())
+
+
 def is_frozen(module: nn.Module) -> bool:
     return getattr(module, _FROZEN, False)
 
@@ -47,5 +55,5 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     found = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return found.hexdigest()

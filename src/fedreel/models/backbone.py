@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
@@ -96,7 +96,7 @@ class BackboneConfig(ABC):
     input_scale: ClassVar[InputScale] = IMAGENET  # of images: what its published weights were trained on
 
     tune: Tune = "all"
-    lora: Lora = Lora()
+    lora: Lora = field(default_factory=Lora)
 
     @property
     def elsewhere(self) -> str:
@@ -139,3 +139,13 @@ class Images:
     """Images as a network sees them: square."""
 
     size: int
+
+
+def untaught(purpose: str) -> RecipeError:
+    """For tasks whose head is thrown away in the end."""
+    return RecipeError(
+        f"{purpose}, and nothing of it would be trained",
+        where="[task.backbone] tune",
+        expected="all, norm or lora",
+        found="head",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,8 +56,43 @@ def merged(network: nn.Module) -> dict[str, Tensor]:
         a, b = (getattr(layer, child).weight.detach() for child in (A, B))
         change = (b.flatten(1) @ a.flatten(1)).view(layer.weight.shape)
         weight = f"{name}.weight" if name else "weight"
-        tensors[weight] = tensors[weight] + layer.lora_scale * change  # type: ignore[operator]
+        tensors[weight] = tensors[weight] + layer.lora_scale * change
     return tensors
+
+
+def merge_lora(network: nn.Module) -> None:
+    """Make it a network without LoRA that gives the same."""
+    network.load_state_dict(merged(network), strict=False)
+    for _, layer in [*adapted(network)]:
+        delattr(layer, A)
+        delattr(layer, B)
+        for number in [n for n, hook in layer._forward_hooks.items() if hook is _add]:
+            del layer._forward_hooks[number]
+
+
+def peft_files(network: nn.Module, lora: Lora, base: str = "") -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The contents of adapter_config.json and adapter_model.safetensors, as `peft` writes them for this network
+    without its A and B; `base` is where others find it."""
+    layers = dict(adapted(network))
+    config = {
+        "peft_type": "LORA",
+        "task_type": None,
+        "base_model_name_or_path": base or None,
+        "r": lora.rank,
+        "lora_alpha": int(lora.alpha) if float(lora.alpha).is_integer() else lora.alpha,
+        "lora_dropout": 0.0,
+        "target_modules": "|".join(map(re.escape, layers)),  # a text is matched as a whole, a list by the ends of names
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+    }
+    tensors = {
+        f"base_model.model.{name}.{child}.weight": getattr(layer, child).weight.detach().cpu().contiguous()
+        for name, layer in layers.items()
+        for child in (A, B)
+    }
+    return config, tensors
 
 
 def _adapt(layer: Layer, lora: Lora) -> None:
@@ -66,16 +102,18 @@ def _adapt(layer: Layer, lora: Lora) -> None:
     a.weight = nn.Parameter(torch.empty_like(layer.weight[:1]).repeat_interleave(lora.rank, 0))
     a.bias = None
     nn.init.kaiming_uniform_(a.weight, a=math.sqrt(5))
-    like = {"bias": False, "device": layer.weight.device, "dtype": layer.weight.dtype}
-    b: nn.Module
+    b: Layer
     if isinstance(layer, nn.Linear):
         a.out_features = lora.rank
-        b = nn.Linear(lora.rank, layer.out_features, **like)
+        b = nn.Linear(lora.rank, layer.out_features, bias=False)
+    elif isinstance(layer, nn.Conv2d):
+        a.out_channels = lora.rank
+        b = nn.Conv2d(lora.rank, layer.out_channels, 1, bias=False)
     else:
         a.out_channels = lora.rank
-        kind = nn.Conv2d if isinstance(layer, nn.Conv2d) else nn.Conv3d
-        b = kind(lora.rank, layer.out_channels, 1, **like)
-    nn.init.zeros_(b.weight)  # type: ignore[arg-type]
+        b = nn.Conv3d(lora.rank, layer.out_channels, 1, bias=False)
+    b.to(layer.weight)
+    nn.init.zeros_(b.weight)
     setattr(layer, A, a)
     setattr(layer, B, b)
     layer.lora_scale = lora.alpha / lora.rank  # type: ignore[assignment]

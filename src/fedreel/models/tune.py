@@ -7,9 +7,9 @@ from typing import Literal
 
 from torch import nn
 
-from fedreel.core.frozen import freeze, rest
+from fedreel.core.frozen import freeze, release, rest
 from fedreel.errors import RecipeError
-from fedreel.models.lora import Lora, add_lora
+from fedreel.models.lora import Lora, add_lora, merge_lora
 
 Tune = Literal["all", "norm", "lora", "head"]
 BATCH_NORMS = nn.modules.batchnorm._BatchNorm
@@ -35,7 +35,13 @@ def tune(network: nn.Module, how: Tune, lora: Lora, fresh: Sequence[str] = ()) -
             rest(module)
 
 
+def tune_all(network: nn.Module) -> None:
+    """Whatever was frozen is trained from now on; LoRA becomes part of the layers that have it."""
+    merge_lora(network)
+    for module in network.modules():
+        release(module)
+
+
 def is_norm(module: nn.Module) -> bool:
     """Whether it is a layer that normalises; those of other libraries are known by their names."""
     return isinstance(module, NORMS) or type(module).__name__.endswith(("RMSNorm", "LayerNorm"))
-

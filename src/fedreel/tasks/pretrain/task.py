@@ -17,7 +17,7 @@ from fedreel.core.task import Examples, Outputs, Population, Task
 from fedreel.data.shards import Shards
 from fedreel.errors import RecipeError
 from fedreel.machine.device import seeded
-from fedreel.models.backbone import BackboneConfig, Clips
+from fedreel.models.backbone import BackboneConfig, Clips, untaught
 from fedreel.models.r3d import R3D, R3DConfig
 from fedreel.registry import BACKBONES
 from fedreel.tasks.pretrain.heads import PretextNetwork, strided
@@ -54,6 +54,8 @@ class Pretrain(Task, Embeds):
 
     def __post_init__(self) -> None:
         self.backbone.check_takes("clips")
+        if self.tune == "head":
+            raise untaught("pretraining teaches the backbone")
         if self.pretext == "ctp" and not isinstance(self.backbone, R3DConfig):
             raise RecipeError(
                 "Catch-the-Patch needs a map twice as fine as this backbone's",
