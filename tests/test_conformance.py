@@ -30,14 +30,23 @@ from support.toy import Toy
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 ROUNDED = {"vector"}  # engines that promise the numbers of `local` up to rounding
-TALK = ("chains", "questions", "several-models", "private-state", "fedca-image", "fedlid-image")
+TALK = (
+    "chains",
+    "questions",
+    "several-models",
+    "private-state",
+    "fedca-image",
+    "fedlid-image",
+    "head",
+    "lora",
+)
 PUBLISHED = {  # at real sites, by task
     "image": ("fedca-image", "fedlid-image"),  # tensors in answers; a model trained on the server
     "moments": ("fedvmr-moments",),  # chains, questions
     "summary": ("cfedvs-summary",),  # several models
     "skeleton": ("fsar",),  # private state
 }
-REAL = [name for task in SMALL_TASKS for name in PUBLISHED.get(task, (f"task-{task}",))] + ["scaffold"]
+REAL = [name for task in SMALL_TASKS for name in PUBLISHED.get(task, (f"task-{task}",))] + ["scaffold", "lora"]
 FRAMES = "flower, frames"
 FEW = {"streams": TALK, "vector": TALK, "flower": REAL}  # the first two share all but their scheduling with `local`
 PAIRS = [

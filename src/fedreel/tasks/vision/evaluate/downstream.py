@@ -17,8 +17,8 @@ from fedreel.core.task import Outputs, Tensors
 from fedreel.data.shards import Shards
 from fedreel.machine.device import seeded
 from fedreel.models.backbone import Backbone
-from fedreel.models.tune import tune_all
 from fedreel.models.classifier import Classifier
+from fedreel.models.tune import tune_all
 from fedreel.tasks.vision.clip_views import Views
 from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, Places, clip_features, in_ten_parts, ten_clips
 from fedreel.tasks.vision.probe import DROPOUT, PROBE, Labelled, probe, train_epochs
