@@ -54,6 +54,7 @@ class Case:
 
 
 _RESNET = {"name": "resnet10", "width": 2, "small_stem": True}
+_LORA = {**_RESNET, "tune": "lora", "lora": {"rank": 1, "alpha": 1.0}}
 SMALL_TASKS = [name for name in TASKS if find_spec(f"tasks.{name}.conformance")]
 CASES = {
     **{name: Case(name, rounds=None) for name in METHODS},
@@ -66,16 +67,8 @@ CASES = {
     "fedlid-image": Case("fedlid", "image"),
     "fedca-image": Case("fedca", "image", {"public": 4}, {"objective": "views"}),
     "head": Case("fedavg", "image", {}, {"backbone": {**_RESNET, "tune": "head"}}),
-    "lora": Case(
-        "fedper",
-        "image",
-        {},
-        {"backbone": {**_RESNET, "tune": "lora", "lora": {"rank": 1, "alpha": 1.0}}},
-        evaluate_every=2,
-    ),
-    "lora-fedlid": Case(
-        "fedlid", "image", {}, {"backbone": {**_RESNET, "tune": "lora", "lora": {"rank": 1, "alpha": 1.0}}}
-    ),
+    "lora": Case("fedper", "image", {}, {"backbone": _LORA}),
+    "lora-fedlid": Case("fedlid", "image", {}, {"backbone": _LORA}),
     "fsar": Case(
         "fsar",
         "skeleton",
