@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,6 @@ from fedreel.core.task import Examples, Population, Task
 from fedreel.core.weights import TensorInfo
 from fedreel.errors import RecipeError
 from fedreel.registry import METHODS, TASKS
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -130,14 +126,6 @@ def _check_tuning(task: Task, method: Method) -> None:
             found="head",
             hint="let the head travel: method.local_head, or task.own_classifier of skeletons, or another method",
         )
-    if task.tune != "all" and getattr(getattr(task, "backbone", None), "init", "-") == "":
-        _warn(task.tune)
-
-
-@cache
-def _warn(tune: str) -> None:
-    """Once: server, sites and tests check in one process."""
-    _log.warning('the backbone is frozen (tune = "%s") with random weights: task.backbone.init names a file', tune)
 
 
 def resolved(recipe: Recipe, task: Task, method: Method) -> Recipe:

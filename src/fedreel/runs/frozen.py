@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,16 @@ from fedreel.core.frozen import digest
 from fedreel.core.task import Task
 from fedreel.errors import RunError
 
+_log = logging.getLogger(__name__)
 FILE = "frozen.safetensors"
+
+
+def warn_of_random(task: Task) -> None:
+    """Random weights that nobody trains are rarely what is wanted."""
+    if task.tune != "all" and getattr(getattr(task, "backbone", None), "init", "given") == "":
+        _log.warning(
+            "the frozen part of the backbone has random weights: task.backbone.init names a file of better ones"
+        )
 
 
 def frozen_card(made: Blueprint, task: Task) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.device import pick_device
 from fedreel.machine.files import new_folder
 from fedreel.registry import ENGINES
-from fedreel.runs.frozen import frozen_card, load_frozen, save_frozen
+from fedreel.runs.frozen import frozen_card, load_frozen, save_frozen, warn_of_random
 from fedreel.runs.progress import ProgressLine
 from fedreel.runs.rundir import RunDir, check_place, read_summary, recipe_of, room_to_write
 from fedreel.runs.track import find_trackers
@@ -63,6 +63,7 @@ def run(
     device = pick_device(recipe.device)
     task, method = task or make_task(recipe), method or make_method(recipe)
     check_fit(task, method)
+    warn_of_random(task)
     start_engine = _engine_starter(recipe)
     if check_place(out, resume):  # before long work on the data
         task = _as_before(task, out)
