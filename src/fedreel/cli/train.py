@@ -71,8 +71,8 @@ def list_(
 
 def tune(recipe: RecipeName, set: Settings = None) -> None:
     """What is trained and sent, for each setting of task.backbone.tune; nothing is trained."""
+    from fedreel.cli.tuning import COLUMNS, tuning_table
     from fedreel.config import load_recipe, read_setting
-    from fedreel.runs.tuning import COLUMNS, tuning_table
 
     print_table(COLUMNS, tuning_table(load_recipe(recipe, dict(map(read_setting, set or [])))))
 
