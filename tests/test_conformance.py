@@ -27,7 +27,7 @@ from support.toy import Toy
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 ROUNDED = {"vector"}  # engines that promise the numbers of `local` up to rounding
-TALK = ("chains", "questions", "several-models", "private-state", "fedca-image", "fedlid-image")
+TALK = ("chains", "questions", "several-models", "private-state", "fedca-image", "fedlid-image", "head", "lora")
 FRAMES = "flower, frames"
 FEW = {"streams": TALK, "vector": TALK}  # they share all but their scheduling with `local`
 PAIRS = [

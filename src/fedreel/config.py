@@ -213,6 +213,8 @@ def settings_of(made: object) -> dict[str, Any]:
         registry = getattr(value, "registry", None)
         if isinstance(registry, Registry):
             value = {"name": registry.name_of(type(value)), **settings_of(value)}
+        elif dataclasses.is_dataclass(value):
+            value = settings_of(value)
         if isinstance(value, bool | int | float | str | list | tuple | dict):
             settings[name] = value
     return settings

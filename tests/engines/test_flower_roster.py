@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from fedreel.core.blueprint import Blueprint
 from fedreel.engines.flower import roster
 from fedreel.engines.flower.link import Link
 from fedreel.engines.flower.pipe import Frame
@@ -16,6 +17,7 @@ from fedreel.errors import RunError
 from support.fakelink import FakeLink, job
 
 WANTED = {"north": "n1", "south": "n2", "west": "n3"}
+MADE = cast(Blueprint, SimpleNamespace(travelling=SimpleNamespace(id="layout7"), digest="digest7"))
 
 
 def said(clients: Any, agreement: Any = "abc") -> dict[str, Any]:
@@ -112,11 +114,12 @@ def answer_all(link: FakeLink, answers: Mapping[str, Frame]) -> None:
 def test_the_roster_asks_each_wanted_site_once_and_takes_its_answer(link: FakeLink) -> None:
     answers = {n: Frame({"what": "reply", "content": said([f"c-{n}"])}) for n in ("n1", "n2", "n3")}
     link.coming.append(lambda: answer_all(link, answers))
-    made = call_roster(job(), cast(Link, link), "layout7", {"north": "n1", "west": "n3"}, 10)
+    made = call_roster(job(), cast(Link, link), MADE, {"north": "n1", "west": "n3"}, 10)
     assert made.nodes == {"c-n1": "n1", "c-n3": "n3"}
     assert [s.node for s in link.messages] == ["n1", "n3"]
     head = cast(Frame, link.messages[0].content).head
     assert (head["type"], head["run"], head["start"], head["layout"]) == ("roster", "run7", 3, "layout7")
+    assert head["frozen"] == "digest7"
 
 
 def test_errors_and_silence_are_reasons_too(link: FakeLink) -> None:
@@ -126,7 +129,7 @@ def test_errors_and_silence_are_reasons_too(link: FakeLink) -> None:
     }
     link.coming.append(lambda: answer_all(link, answers))
     with pytest.raises(RunError) as caught:
-        call_roster(job(), cast(Link, link), "", WANTED, 10)
+        call_roster(job(), cast(Link, link), MADE, WANTED, 10)
     assert "south: the app raised" in caught.value.found
     assert "west: no answer in time" in caught.value.found
     assert "north" not in caught.value.found
@@ -136,7 +139,7 @@ def test_a_site_that_is_not_connected_is_waited_for_and_then_named(link: FakeLin
     del link.here["n2"], link.here["n3"]
     start = link.now
     with pytest.raises(RunError, match="not all sites are connected") as caught:
-        call_roster(job(), cast(Link, link), "", WANTED, 10)
+        call_roster(job(), cast(Link, link), MADE, WANTED, 10)
     assert 10 < link.now - start < 13
     assert "south, west" in caught.value.found
     assert link.messages == []

@@ -295,10 +295,9 @@ def test_a_departure_beyond_the_policys_measures_stays(tmp_path: Path, policy: P
     assert frame.arrays == {}
 
 
-def ask_roster(site: Site, layout: str) -> dict[str, Any]:
-    return site.workplace.answer(
-        Frame({"type": "roster", "run": "r", "start": 1, "recipe": RECIPE, "layout": layout})
-    ).head
+def ask_roster(site: Site, layout: str, frozen: str = "") -> dict[str, Any]:
+    asked = {"type": "roster", "run": "r", "start": 1, "recipe": RECIPE, "layout": layout, "frozen": frozen}
+    return site.workplace.answer(Frame(asked)).head
 
 
 def test_a_roster_tells_the_clients_and_the_ledger_says_so(tmp_path: Path) -> None:
@@ -314,6 +313,8 @@ def test_a_roster_for_another_model_or_against_the_policy_tells_no_client(tmp_pa
     refused = ask_roster(Site(tmp_path / "b", FedAvg(), policy=Policy(refuse=("loss",))), start(FedAvg()).layout.id)
     assert "other tensors" in other["problem"]
     assert "lets no loss out" in refused["problem"]
+    frozen = ask_roster(Site(tmp_path / "c", FedAvg()), start(FedAvg()).layout.id, "of other weights")
+    assert "not trained has other weights here than at the server" in frozen["problem"]
     assert not any(path.exists() for path in tmp_path.glob("*/r/ledger.jsonl"))
 
 

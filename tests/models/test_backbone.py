@@ -32,6 +32,7 @@ from support.backbones import Still, StillConfig
 from support.networks import small_r3d
 from support.tiny import SETTINGS, cli, sets
 
+TUNED = {"tune": "all", "lora": {"rank": 8, "alpha": 16.0, "targets": []}}  # as every backbone has it
 PLUGIN = Path(__file__).parent.parent / "plugin"
 SAMPLES: dict[str, tuple[Any, tuple[int, ...]]] = {  # what the task says of its input, and such an input
     "clips": (Clips(8, 32), (2, 3, 8, 32, 32)),
@@ -82,7 +83,7 @@ def test_a_package_s_backbone_trains_and_is_loaded_again(plugin: None, data: Pat
     settings = {**SETTINGS, "task.backbone": "still", "data.source": data, "round.rounds": 1}
     assert cli("run", "recognition", *sets(settings), "--out", tmp_path / "run", "--quiet").code == 0
     written = load_recipe(tmp_path / "run" / "recipe.toml")
-    assert written.task["backbone"] == {"name": "still", "width": 2, "stride": 4}
+    assert written.task["backbone"] == {"name": "still", "width": 2, "stride": 4, **TUNED}
     network = load(tmp_path / "run").model.backbone
     assert isinstance(network, Still)
     assert network.sample == Clips(frames=4, size=16)  # as the task has them
@@ -98,7 +99,12 @@ def test_an_object_needs_no_name_to_train(data: Path, tmp_path: Path) -> None:
     task = Recognition(classes=2, size=16, frames=4, backbone=StillConfig(width=5))
     recipe = load_recipe("recognition", {"data.source": data, "round.rounds": 1, "device": "cpu"})
     out = run(recipe, tmp_path / "run", quiet=True, task=task).path
-    assert load_recipe(out / "recipe.toml").task["backbone"] == {"name": "StillConfig", "width": 5, "stride": 4}
+    assert load_recipe(out / "recipe.toml").task["backbone"] == {
+        "name": "StillConfig",
+        "width": 5,
+        "stride": 4,
+        **TUNED,
+    }
     with pytest.raises(RecipeError, match="there is no backbone 'StillConfig'"):
         load(out)
 

@@ -53,6 +53,8 @@ class Case:
     keep_optimizer: bool = False
 
 
+_RESNET = {"name": "resnet10", "width": 2, "small_stem": True}
+_LORA = {**_RESNET, "tune": "lora", "lora": {"rank": 1, "alpha": 1.0}}
 SMALL_TASKS = [name for name in TASKS if find_spec(f"tasks.{name}.conformance")]
 CASES = {
     **{name: Case(name, rounds=None) for name in METHODS},
@@ -67,6 +69,9 @@ CASES = {
     "task-image": Case("fedavg", "image"),  # each site tests on the images it has
     "fedlid-image": Case("fedlid", "image"),
     "fedca-image": Case("fedca", "image", {"public": 4}, {"objective": "views"}),
+    "head": Case("fedavg", "image", {}, {"backbone": {**_RESNET, "tune": "head"}}),
+    "lora": Case("fedper", "image", {}, {"backbone": _LORA}),
+    "lora-fedlid": Case("fedlid", "image", {}, {"backbone": _LORA}),
     "fsar": Case(
         "fsar",
         "skeleton",

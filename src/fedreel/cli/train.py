@@ -19,6 +19,7 @@ def add_commands(app: typer.Typer) -> None:
     app.command()(run)
     app.command()(demo)
     app.command("list")(list_)
+    app.command()(tune)
     app.command()(reproduce)
 
 
@@ -66,6 +67,14 @@ def list_(
         typer.echo(f"{title}:")
         for name, text in rows:
             typer.echo(f"  {name:<20} {text}")
+
+
+def tune(recipe: RecipeName, set: Settings = None) -> None:
+    """What is trained and sent, for each setting of task.backbone.tune; nothing is trained."""
+    from fedreel.cli.tuning import COLUMNS, tuning_table
+    from fedreel.config import load_recipe, read_setting
+
+    print_table(COLUMNS, tuning_table(load_recipe(recipe, dict(map(read_setting, set or [])))))
 
 
 def reproduce(

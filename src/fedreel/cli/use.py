@@ -73,14 +73,18 @@ def as_command(verb: Callable[..., Result]) -> Callable[..., None]:
 
 def export(
     model: Annotated[Path, typer.Option("--model", help="A run directory of a task over images or video clips.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Write the weights to this safetensors file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Write to this safetensors file; with --peft, this folder.")],
     client: Client = "",
+    peft: Annotated[
+        bool, typer.Option("--peft", help="Write what LoRA has trained, as the package peft does.")
+    ] = False,
 ) -> None:
-    """Write a trained model's backbone as weights under torchvision's names."""
+    """Write a trained model's backbone as weights under torchvision's names, or its LoRA."""
     from fedreel.tasks.vision.export import export as export_backbone
+    from fedreel.tasks.vision.export import export_lora
 
-    names = export_backbone(model, out, client=client)
-    typer.echo(f"{len(names)} tensors of the backbone")
+    names = (export_lora if peft else export_backbone)(model, out, client=client)
+    typer.echo(f"{len(names)} tensors of {'LoRA' if peft else 'the backbone'}")
     typer.echo(out)
 
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 from torch import nn
 
+from fedreel.core.frozen import is_resting
+
 
 @contextmanager
 def statistics_kept(model: nn.Module) -> Iterator[None]:
@@ -49,4 +51,5 @@ def by_batch(model: nn.Module) -> nn.Module:
 
 
 def _norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
-    return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    """Those that do not rest: a frozen one goes by its statistics whatever happens."""
+    return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and not is_resting(m)]

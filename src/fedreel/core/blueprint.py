@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.core.abilities import Contrastable, able
+from fedreel.core.frozen import digest
 from fedreel.core.method import Method
 from fedreel.core.task import Examples, Task
 from fedreel.core.weights import Layout, Weights, bind
@@ -23,10 +24,16 @@ class Blueprint:
         self.model: nn.Module = self._make()
         self.weights = bind(self.model)
         whole = self.weights.layout
-        self.travelling: Layout = whole.only(lambda t: method.travels(t) and not task.own(t))
-        self.private: Layout = Layout(t for t in whole.tensors if t.name not in self.travelling.place)
+        self.frozen: Layout = whole.frozen  # of no further concern: it is here, and nobody changes it
+        self.travelling: Layout = whole.moving.only(lambda t: method.travels(t) and not task.own(t))
+        self.private: Layout = Layout(t for t in whole.moving.tensors if t.name not in self.travelling.place)
         self.start: Weights = self.weights.take(self.travelling)  # what a server starts from
         self.initial: Weights = self.weights.take(self.private)  # a client's private tensors before its first order
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the frozen tensors: every place must have built the same. Empty if nothing is frozen."""
+        return digest({name: self.weights[name] for name in self.frozen.place})
 
     def fresh(self, seed: int) -> Weights:
         """The travelling tensors of another model of the same kind, initialised under another seed."""
@@ -58,9 +65,11 @@ class Blueprint:
         """A model of the server's own: the other may be at work for clients."""
         with torch.random.fork_rng(devices=[]):
             model = self._make()
-        return model, bind(model)
+        weights = bind(model)
+        weights.put(self.weights.take(self.frozen))
+        return model, weights
 
     @property
     def parameters(self) -> int:
         """How many numbers are trained."""
-        return sum(p.numel() for p in self.model.parameters())
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)

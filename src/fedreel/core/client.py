@@ -69,9 +69,9 @@ class Client:
                 self._worker.weights[name].copy_(tensor)
 
     def weights(self, keep: Callable[[TensorInfo], bool] | None = None) -> Weights:
-        """A copy of the model as it is now, private tensors included, or of a part of it."""
+        """A copy of the model as it is now, private tensors included but no frozen ones, or of a part of it."""
         whole = self._worker.weights
-        return whole.clone() if keep is None else whole.take(whole.layout.only(keep))
+        return whole.take(whole.layout.moving if keep is None else whole.layout.moving.only(keep))
 
     def frozen(self, weights: Mapping[str, Tensor]) -> nn.Module:
         """A model of other weights (the rest as the model is now) that takes no gradients. Where running statistics
@@ -89,7 +89,7 @@ class Client:
 
     def test_loss(self, weights: Weights) -> float:
         """Mean training loss of other weights on this client's data, without training (IFCA's question)."""
-        mine = self._worker.weights.clone()
+        mine = self.weights()
         self.load(weights)
         self.model.eval()
         total, n = 0.0, 0
@@ -295,7 +295,7 @@ class Worker:
             client.state.keep(_MODEL, weights.take(self.private))
         self._keep(client, order)
         if self.trained is not None:
-            self.trained.keep(order.client, order.round, weights)
+            self.trained.keep(order.client, order.round, weights.take(weights.layout.moving))
         return self.door.release_update(order, travelling, client.numbers, client.tensors, self._declared)
 
     # behind it
@@ -352,7 +352,7 @@ class Worker:
         """The optimizer of the whole model, or of some of its tensors."""
         if only is None:
             return self.optimizer
-        chosen = {t.name for t in self.weights.layout.tensors if only(t)}
+        chosen = {t.name for t in self.weights.layout.moving.tensors if only(t)}
         params = [(n, p) for n, p in self.model.named_parameters() if n in chosen and p.requires_grad]
         key = tuple(n for n, _ in params)
         if not key:

@@ -16,6 +16,7 @@ from fedreel.core.method import Method
 from fedreel.core.server_training import ServerTraining
 from fedreel.core.state import TRAINED, PrivateStore, TrainedModels
 from fedreel.core.task import Examples, Population, Task
+from fedreel.core.weights import TensorInfo
 from fedreel.errors import RecipeError
 from fedreel.registry import METHODS, TASKS
 
@@ -102,7 +103,29 @@ def check_fit(task: Task, method: Method) -> None:
                 expected=f"the task {' or '.join(able_tasks)}" if able_tasks else "",
                 hint="fedreel list methods says what each method needs",
             )
+    _check_tuning(task, method)
     method.check(task)
+
+
+def _check_tuning(task: Task, method: Method) -> None:
+    """Raise if of this task's model nothing would be left for the method to do."""
+    if task.tune not in method.tunes:
+        raise RecipeError(
+            f"{type(method).__name__} is about tensors that are not trained here",
+            where="[task.backbone] tune",
+            expected=" or ".join(method.tunes),
+            found=task.tune,
+        )
+    head, body = (TensorInfo(f"{part}.fc.weight", (1,), torch.float32, part=part) for part in ("head", "backbone"))
+    travels = [method.travels(t) and not task.own(t) for t in (head, body)]
+    if task.tune == "head" and travels == [False, True]:
+        raise RecipeError(
+            "only the head is trained, and the head stays with its client: nothing would travel",
+            where="[task.backbone] tune",
+            expected="all, norm or lora",
+            found="head",
+            hint="let the head travel: method.local_head, or task.own_classifier of skeletons, or another method",
+        )
 
 
 def resolved(recipe: Recipe, task: Task, method: Method) -> Recipe:

@@ -27,6 +27,12 @@ class Method(ABC):
     sends: ClassVar[Mapping[str, str]] = {"samples": "count", "loss": "loss"}  # beside the model: name -> kind
     sees: ClassVar[Literal["sum", "each"]] = "sum"  # what the server learns of the clients' models (`fed.average`)
     needs: ClassVar[tuple[type[Ability], ...]] = ()  # what the task must be able to do
+    tunes: ClassVar[tuple[str, ...]] = (
+        "all",
+        "norm",
+        "lora",
+        "head",
+    )  # for what of a backbone is trained it makes sense
     trains_server: ClassVar[bool] = False  # whether the server trains too, by the recipe's [server] section
 
     # the server's side

@@ -115,7 +115,8 @@ class Server:
         if self._make_training is None:
             raise RunError("there is no server here that could train")
         if (what, share) not in self._trainings:
-            self._trainings[what, share] = self._make_training(what, share, self.public)
+            made = self._trainings[what, share] = self._make_training(what, share, self.public)
+            made.weights.put(self._blueprint.weights.take(self._blueprint.frozen))
         training, head, optimizer = self._trainings[what, share], f"server-head/{what}", f"server-optimizer/{what}"
         before = Kept(self.memory[head], self.memory.get(optimizer, {})) if head in self.memory else None
         trained, kept, loss = training.train(weights, before, self.round, keep_head)

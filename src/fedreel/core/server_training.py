@@ -39,8 +39,8 @@ class ServerTraining:
         self.examples = setup.examples.to(device)
         self.weights = bind(self.model)
         whole = self.weights.layout
-        self._body = whole.only(lambda t: t.part != "head")
-        self._first_head = self.weights.take(Layout(t for t in whole.tensors if t.name not in self._body.place))
+        self._body = whole.moving.only(lambda t: t.part != "head")
+        self._first_head = self.weights.take(Layout(t for t in whole.moving.tensors if t.name not in self._body.place))
         self.optimizer = make_optimizer(self.model.parameters(), config)
         self._recorder = Recorder() if device.type == "cuda" and config.cuda_graph else None
         self._device = device

@@ -202,6 +202,16 @@ class Task(ABC):
         no method lets it travel."""
         return False
 
+    @property
+    def tune(self) -> str:
+        """What of its backbone is trained, where a recipe can choose that: all, norm, lora or head (nothing)."""
+        return str(getattr(getattr(self, "backbone", None), "tune", "all"))
+
+    @property
+    def elsewhere(self) -> str:
+        """Where users of a finished model find its frozen weights, if a run need not keep them."""
+        return str(getattr(getattr(self, "backbone", None), "elsewhere", ""))
+
     def augment(self, batch: Batch) -> Batch:
         """A training batch as it goes into the forward pass, changed on the device (crops, flips, ...)."""
         return batch

@@ -10,6 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from fedreel.core.frozen import is_frozen
 from fedreel.errors import FedreelError
 
 _ALIGN = 16  # elements; keeps every tensor on a 64-byte boundary, where CPU kernels are fastest
@@ -18,7 +19,8 @@ _ALIGN = 16  # elements; keeps every tensor on a 64-byte boundary, where CPU ker
 @dataclass(frozen=True)
 class TensorInfo:
     """One tensor of a model. `role` is parameter, norm (scale and shift of a batch norm), statistics (its running
-    mean, variance and counter) or buffer. `part` is what the model declares it to belong to (see `bind`)."""
+    mean, variance and counter), buffer, or, of whatever kind, frozen: built at each place, changed at none. `part` is
+    what the model declares it to belong to (see `bind`)."""
 
     name: str
     shape: tuple[int, ...]
@@ -75,6 +77,16 @@ class Layout:
 
     def __hash__(self) -> int:
         return hash(self.id)
+
+    @cached_property
+    def moving(self) -> Layout:
+        """All but what is frozen."""
+        return self.only(lambda t: t.role != "frozen")
+
+    @cached_property
+    def frozen(self) -> Layout:
+        """What nothing changes: every place builds it for itself."""
+        return self.only(lambda t: t.role == "frozen")
 
     @cached_property
     def trained(self) -> Layout:
@@ -294,6 +306,10 @@ def _roles(model: nn.Module) -> dict[str, str]:
             dot = f"{prefix}." if prefix else ""
             roles |= {dot + name: "norm" for name, _ in module.named_parameters(recurse=False)}
             roles |= {dot + name: "statistics" for name, _ in module.named_buffers(recurse=False)}
+    for prefix, module in model.named_modules():
+        if is_frozen(module):
+            own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+            roles |= {f"{prefix}.{name}" if prefix else name: "frozen" for name, _ in own}
     return roles
 
 

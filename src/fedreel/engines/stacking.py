@@ -42,11 +42,13 @@ class StackedTraining:
     """core.training.fit and core.optim.SGD for many clients of one model and task, equal up to rounding."""
 
     def __init__(self, model: nn.Module, task: Task, layout: Layout, config: TrainConfig) -> None:
+        """`layout` is what clients have each for themselves; the rest is the model's own, the same for all of them."""
+        self._layout = layout
         self._model, self._task, self._config = model, task, config
         names = {id(p): n for n, p in model.named_parameters()}
         self._params = [p for p in model.parameters() if p.requires_grad]
         self._trained = [names[id(p)] for p in self._params]
-        self._fixed = [t.name for t in layout.tensors if t.name not in set(self._trained)]
+        self._fixed = [t.name for t in layout.tensors if t.name not in {*self._trained}]
         whole = _Objective(model, task)
 
         def objective(trained: Named, fixed: Named, batch: Batch) -> Tensor:
@@ -95,9 +97,9 @@ class StackedTraining:
                 now.copy_(buffers[name])
         if not pure:
             return False
-        rows = Rows(weights.layout, 2, batch[0].device)
+        rows = Rows(self._layout, 2, batch[0].device)
         for client in range(2):
-            rows[client].put(weights)
+            rows[client].put(weights.take(self._layout))
         twice = tuple(torch.stack([column, column]) for column in batch)
         try:
             stacked, losses = self._gradients(rows.stacked(self._trained), rows.stacked(self._fixed), twice)

@@ -41,11 +41,11 @@ class VectorEngine(LocalEngine):
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)
-        self._training = StackedTraining(worker.model, worker.task, worker.weights.layout, worker.config)
+        self._training = StackedTraining(worker.model, worker.task, worker.weights.layout.moving, worker.config)
         self._may = _plain(worker)
         self._verdicts: dict[object, bool] = {}
         self._trained: deque[tuple[Order, Callable[[Order], Reply]]] = deque()  # and what is left to do
-        size = sum(n * dtype.itemsize for dtype, n in worker.weights.layout.sizes.items())
+        size = sum(n * dtype.itemsize for dtype, n in worker.weights.layout.moving.sizes.items())
         self.slots = max(1, min(MOST_CLIENTS, MOST_BYTES // max(size, 1))) if self._may else 1
 
     def next(self) -> Result | None:
@@ -112,7 +112,7 @@ class VectorEngine(LocalEngine):
         worker = self.worker
         try:
             worker.check_training()
-            rows = Rows(worker.weights.layout, len(jobs), worker.device)
+            rows = Rows(worker.weights.layout.moving, len(jobs), worker.device)
             for i, job in enumerate(jobs):
                 worker.enter(job.client, rows[i])
             losses = self._training.fit(

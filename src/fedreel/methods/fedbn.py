@@ -12,5 +12,7 @@ from fedreel.methods.fedavg import FedAvg
 class FedBN(FedAvg):
     """Everything travels but batch norm."""
 
+    tunes = ("all", "norm")
+
     def travels(self, tensor: TensorInfo) -> bool:
         return tensor.role not in ("norm", "statistics")

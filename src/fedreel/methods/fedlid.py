@@ -30,6 +30,7 @@ class FedLID(Method):
     sends: ClassVar = {**Method.sends, "trained_top1": "metric", "trained_top1_own": "metric"}
     needs = (Contrastable,)
     trains_server = True
+    tunes = ("all", "norm", "lora")
 
     server: Literal["views", "labels", "none"] = "views"
     share: float = 1.0

@@ -23,6 +23,8 @@ class FedU(FedAvg):
 
     sends: ClassVar = {**FedAvg.sends, "divergence": "derived-number", "kept": "derived-number"}
 
+    tunes = ("all",)  # it measures how far convolutions move
+
     mu: float = 0.4
 
     def __post_init__(self) -> None:

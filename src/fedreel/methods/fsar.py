@@ -32,6 +32,7 @@ class FSAR(FedAGM):
     blocks = 0 is without distillation; with lambda = 0, tau = 1 and mu = 0 too it is FedAvg."""
 
     needs = (Blocks,)
+    tunes = ("all",)  # topologies are trained, and a teacher's blocks against the client's own
 
     mu: float = 0.1
     blocks: int = 2  # the streams' m = 1 .. blocks

@@ -13,6 +13,7 @@ from fedreel.config import check_ranges
 from fedreel.core.client import Client
 from fedreel.core.task import Task
 from fedreel.core.terms import Step, term
+from fedreel.errors import RecipeError
 from fedreel.methods.fedavg import FedAvg
 
 
@@ -27,6 +28,15 @@ class MOON(FedAvg):
 
     def __post_init__(self) -> None:
         check_ranges(self, "method", mu=(0, math.inf), temperature=(1e-6, math.inf))
+
+    def check(self, task: Task) -> None:
+        if task.tune == "head" and not getattr(task, "projection", 0):
+            raise RecipeError(
+                "MOON contrasts features, and those of a frozen backbone never change",
+                where="[task.backbone] tune",
+                expected="all, norm or lora, or a projection in the head (task.projection = 256)",
+                found="head",
+            )
 
     def local_training(self, client: Client) -> None:
         previous = client.state.group("previous")

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
+from fedreel.core.frozen import keep_resting
 from fedreel.data.input_scale import IMAGENET, KINETICS, InputScale
 from fedreel.errors import RecipeError
+from fedreel.models.lora import Lora
+from fedreel.models.tune import Tune, tune
 from fedreel.registry import BACKBONES, Registry
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 @dataclass(frozen=True)
@@ -33,13 +39,33 @@ class Backbone(nn.Module, ABC):
     place or token, and calling it their mean (N, C)."""
 
     published: ClassVar[Published] = Published()
+    fresh: ClassVar[tuple[str, ...]] = ()  # submodules that no file of weights has, such as a pooling over time: they
+    # are trained however the rest is tuned
     out_channels: int
+    tuned: Tune = "all"  # what of it is trained; `BackboneConfig.built` sets it
 
     @abstractmethod
     def features(self, x: Tensor) -> Tensor: ...
 
     def forward(self, x: Tensor) -> Tensor:
         return self.features(x).flatten(2).mean(2)
+
+    @property
+    def frozen_encoder(self) -> bool:
+        """Whether nothing of it changes in training but what is `fresh`: then the rest gives the same of a sample
+        every time, in training too."""
+        return self.tuned == "head"
+
+    def known(self) -> nn.Module:
+        """The module that others know, whose tensors a LoRA file names: that of another library, if this one is made
+        around it."""
+        return self
+
+    def train(self, mode: bool = True) -> Self:
+        """What is frozen stays as in tests: batch norms go by their running statistics and do not change them."""
+        super().train(mode)
+        keep_resting(self)
+        return self
 
     def imagenet(self) -> dict[str, Tensor]:
         """Weights learned on ImageNet, of networks for which a package holds them."""
@@ -56,9 +82,14 @@ class Backbone(nn.Module, ABC):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
+@dataclass(frozen=True, kw_only=True)
 class BackboneConfig(ABC):
     """Subclasses are frozen dataclasses; their fields are the recipe's [task.backbone] section. A field `init` is where
-    the first weights come from; it is emptied when a finished model is loaded."""
+    the first weights come from; it is emptied when a finished model is loaded.
+
+    `tune` is what of it is trained beside the task's head: `all`; `norm`, the norms; `lora`, a product of low rank
+    beside each layer, as [task.backbone.lora] says; `head`, nothing. What is frozen does not travel: every site builds
+    it from the same seed or file."""
 
     registry: ClassVar[Registry] = BACKBONES
     takes: ClassVar[str]  # clips (N, 3, T, H, W), images (N, 3, H, W) or skeletons (N, 3, T, V, M)
@@ -67,6 +98,22 @@ class BackboneConfig(ABC):
     def input_scale(self) -> InputScale:
         """The scale of colours that its published weights were trained on."""
         return IMAGENET if self.takes == "images" else KINETICS
+
+    tune: Tune = "all"
+    lora: Lora = field(default_factory=Lora)
+
+    @property
+    def elsewhere(self) -> str:
+        """Where the weights lie if that is a folder or a hub that users of a finished model have too. A run then does
+        not keep the frozen ones itself, only what they are like."""
+        return ""
+
+    def built(self, sample: Any) -> Backbone:
+        """A fresh network of which so much is trained as `tune` says."""
+        network = self.network(sample)
+        tune(network, self.tune, self.lora, network.fresh)
+        network.tuned = self.tune
+        return network
 
     @abstractmethod
     def network(self, sample: Any) -> Backbone:
@@ -96,3 +143,13 @@ class Images:
     """Images as a network sees them: square."""
 
     size: int
+
+
+def untaught(purpose: str) -> RecipeError:
+    """For tasks whose head is thrown away in the end."""
+    return RecipeError(
+        f"{purpose}, and nothing of it would be trained",
+        where="[task.backbone] tune",
+        expected="all, norm or lora",
+        found="head",
+    )

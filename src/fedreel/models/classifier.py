@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from fedreel.kernels.norm import Rectifier, normed
 from fedreel.models.backbone import Backbone
+from fedreel.models.lora import merged
 
 
 class Convolved(nn.Sequential):
@@ -56,7 +57,7 @@ class Classifier(nn.Module):
 
 def export_torchvision(backbone: Backbone, fc: nn.Linear | None = None) -> dict[str, Tensor]:
     """A copy of the weights under torchvision's names; with `fc` it loads into torchvision's own model."""
-    named = dict(backbone.state_dict())
+    named = merged(backbone)
     if fc is not None:
         named.update({f"fc.{name}": tensor for name, tensor in fc.state_dict().items()})
     return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in named.items()}

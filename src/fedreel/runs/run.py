@@ -30,6 +30,7 @@ from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.device import pick_device
 from fedreel.machine.files import new_folder
 from fedreel.registry import ENGINES
+from fedreel.runs.frozen import frozen_card, load_frozen, save_frozen, warn_of_random
 from fedreel.runs.progress import ProgressLine
 from fedreel.runs.rundir import RunDir, check_place, read_summary, recipe_of, room_to_write
 from fedreel.runs.track import find_trackers
@@ -62,6 +63,7 @@ def run(
     device = pick_device(recipe.device)
     task, method = task or make_task(recipe), method or make_method(recipe)
     check_fit(task, method)
+    warn_of_random(task)
     start_engine = _engine_starter(recipe)
     if check_place(out, resume):  # before long work on the data
         task = _as_before(task, out)
@@ -73,7 +75,7 @@ def run(
         job = Job(recipe, task, method, device, out, folder.id, folder.start)
         trackers = find_trackers(recipe.track)
         with closing(start_engine(job)) as engine, folder.writing():
-            progress = folder.begin(device)
+            progress = folder.begin(device, engine.blueprint.digest)
             with ProgressLine(recipe.system or recipe.method["name"], recipe.round.rounds) as line:
                 # the folder's round_done is the commit: last, so that all else of the round is written before it
                 watchers: list[Watcher] = [*(make(out) for make in trackers), *([] if quiet else [line]), folder]
@@ -117,11 +119,12 @@ def load(path: Path | str, *, model: str = GLOBAL, client: str = "", trained: in
             raise RunError(f"there is no model '{model}' here", where=str(folder), hint=nearest(model, card["models"]))
         tensors = load_file(folder / f"{model}.safetensors", device=device)
         recipe = make_recipe(card["recipe"], str(folder / "card.json"))
-        task = make_task(_without_init(recipe))
+        task = make_task(recipe if card.get("frozen", {}).get("elsewhere") else _without_init(recipe))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(recipe.seed)
             net = task.model().to(device)
         net.load_state_dict(tensors, strict=False)
+        frozen = load_frozen(net, card, folder)
         private = _private(Path(path), client, card["private"]) if client and not trained else {}
         private |= TrainedModels(Path(path) / TRAINED).read(client, trained) if trained else {}
         net.load_state_dict(private, strict=False)
@@ -140,7 +143,7 @@ def load(path: Path | str, *, model: str = GLOBAL, client: str = "", trained: in
             where=str(folder / f"{model}.safetensors"),
             found=", ".join([f"{n} unexpected" for n in extra[:3]] + [f"{n} missing" for n in lost[:3]]),
         )
-    return Loaded(net.eval(), task, {**card, "not_trained": sorted(own - {*tensors} - {*private})})
+    return Loaded(net.eval(), task, {**card, "not_trained": sorted(own - {*tensors} - {*private} - {*frozen})})
 
 
 def _without_init(recipe: Recipe) -> Recipe:
@@ -193,6 +196,7 @@ def _save_model(job: Job, made: Blueprint, fed: Federation) -> None:
         "travelling": list(made.travelling.place),
         "private": list(made.private.place),
         "parameters": made.parameters,
+        **({"frozen": frozen_card(made, job.task)} if made.digest else {}),
         "metrics": progress.metrics,
         "rounds": progress.round,
         "recipe": as_table(recipe),
@@ -202,6 +206,7 @@ def _save_model(job: Job, made: Blueprint, fed: Federation) -> None:
     with new_folder(job.out / "model") as temp:
         for name, weights in progress.models.items():
             save_file({n: t.detach().cpu().contiguous() for n, t in weights.items()}, temp / f"{name}.safetensors")
+        save_frozen(made, job.task, temp)
         (temp / "card.json").write_text(json.dumps(card, indent=1) + "\n")
 
 

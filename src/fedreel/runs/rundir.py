@@ -53,11 +53,21 @@ class RunDir(Watcher):
         self._writing: Future[None] | None = None
         self._metrics: IO[bytes] = io.BytesIO()
 
-    def begin(self, device: torch.device) -> ServerState | None:
-        """Open the run's files. Returns the state to continue from, if any, with the metrics cut back to it."""
+    def begin(self, device: torch.device, frozen: str = "") -> ServerState | None:
+        """Open the run's files. Returns the state to continue from, if any, with the metrics cut back to it. `frozen`
+        is a digest of what of the model is in no checkpoint."""
+        before = _read_json(self.path / "run.json").get("frozen", frozen)
+        if before != frozen:
+            raise RunError(
+                "the part of the model that is not trained has other weights than when this run began",
+                where=str(self.path),
+                expected=f"weights with the digest {before[:16]}",
+                found=frozen[:16],
+                hint="put the file back that task.backbone.init names, or choose another --out",
+            )
         if not self._used:
             write_atomic(self.path / "recipe.toml", tomli_w.dumps(as_table(self.recipe)))
-        self.write_json("run.json", {"id": self.id, "start": self.start})
+        self.write_json("run.json", {"id": self.id, "start": self.start, **({"frozen": frozen} if frozen else {})})
         self.checkpoints.folder.mkdir(exist_ok=True)
         self._metrics = open(self.path / "metrics.jsonl", "ab")
         checkpoint = self.checkpoints.load(device)

@@ -216,7 +216,7 @@ class FlowerEngine:
         blueprint = Blueprint(job.task, job.method, job.recipe.seed, job.device)
         link = Link(folder.flower_home, wait=30, log=folder.log)
         try:
-            roster = call_roster(job, link, blueprint.travelling.id, folder.nodes_of(sites), wait)
+            roster = call_roster(job, link, blueprint, folder.nodes_of(sites), wait)
             folder.note_job(job.run_id, job.out)
             return cls(job, blueprint, link, roster, patience)
         except Lost as lost:

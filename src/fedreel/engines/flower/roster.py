@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedreel.config import as_table
+from fedreel.core.blueprint import Blueprint
 from fedreel.core.job import Job
 from fedreel.engines.flower.link import Link
 from fedreel.engines.flower.pipe import Frame
@@ -28,10 +29,11 @@ class Roster:
         return tuple(sorted(self.nodes))
 
 
-def call_roster(job: Job, link: Link, layout: str, wanted: Mapping[str, str], wait: float) -> Roster:
+def call_roster(job: Job, link: Link, made: Blueprint, wanted: Mapping[str, str], wait: float) -> Roster:
     """Ask every wanted site (name -> node id). Raises one error that names each site that does not fit."""
     _wait_for(link, wanted, wait)
-    head = {"type": "roster", "run": job.run_id, "start": job.start, "recipe": as_table(job.recipe), "layout": layout}
+    model = {"layout": made.travelling.id, "frozen": made.digest}
+    head = {"type": "roster", "run": job.run_id, "start": job.start, "recipe": as_table(job.recipe), **model}
     asked = {link.send("send", content=Frame(head), node=node, ttl=_ANSWER): name for name, node in wanted.items()}
     answers: dict[str, dict[str, Any]] = {}
     deadline = time.monotonic() + _ANSWER

@@ -49,6 +49,13 @@ class Workplace:
                 expected=f"{len(worker.travelling.tensors)} tensors, {worker.travelling.nbytes} bytes",
                 hint="install the same version on both sides",
             )
+        if worker.blueprint.digest != head["frozen"]:
+            raise FedreelError(
+                "the part of the model that is not trained has other weights here than at the server",
+                expected=f"the same file of weights as there, with the digest {str(head['frozen'])[:16]}",
+                found=worker.blueprint.digest[:16],
+                hint="task.backbone.init of the recipe says where it lies; random weights differ between processors",
+            )
         clients = worker.population.clients
         agreed = worker.population.agreement()
         for client in clients:

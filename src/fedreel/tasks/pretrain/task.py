@@ -17,7 +17,7 @@ from fedreel.core.task import Examples, Outputs, Population, Task
 from fedreel.data.shards import Shards
 from fedreel.errors import RecipeError
 from fedreel.machine.device import seeded
-from fedreel.models.backbone import BackboneConfig, Clips
+from fedreel.models.backbone import BackboneConfig, Clips, untaught
 from fedreel.models.r3d import R3D, R3DConfig
 from fedreel.models.videomae import VideoMAEConfig
 from fedreel.registry import BACKBONES
@@ -60,6 +60,8 @@ class Pretrain(Task, Embeds):
 
     def __post_init__(self) -> None:
         self.backbone.check_takes("clips")
+        if self.tune == "head":
+            raise untaught("pretraining teaches the backbone")
         self._check_pretext()
         check_ranges(self, "task", frames=(2, math.inf), size=(1, math.inf), gap=(0, math.inf))
         check_ranges(self, "task", flip=(0, 1), jitter=(0, 1), dropout=(0, 1))
@@ -112,7 +114,7 @@ class Pretrain(Task, Embeds):
             )
 
     def model(self) -> PretextNetwork:
-        backbone = self.backbone.network(Clips(self.frames - self.differences, self.size))
+        backbone = self.backbone.built(Clips(self.frames - self.differences, self.size))
         if self._asks.fine:
             assert isinstance(backbone, R3D)
             backbone.last_stride = 1

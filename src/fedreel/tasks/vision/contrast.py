@@ -18,7 +18,7 @@ from fedreel.core.task import Examples, Outputs, Tensors
 from fedreel.data.division import nested_share
 from fedreel.errors import DataError, RecipeError
 from fedreel.machine.device import seeded
-from fedreel.models.backbone import Backbone
+from fedreel.models.backbone import Backbone, untaught
 from fedreel.models.classifier import Classifier
 from fedreel.models.projector import Form, Projected
 from fedreel.tasks.classification import Classification
@@ -47,6 +47,8 @@ class Contrasting(Classification, Contrastable):
         check_ranges(self, "task", crop_scale=(1e-3, 1))
         if self.classes:
             check_ranges(self, "task", classes=(2, math.inf))
+        if self.objective == "views" and self.tune == "head":
+            raise untaught("views teach the backbone")
 
     def for_data(self, data: DataConfig, here: bool) -> Self:
         """With as many classes as data.labels names, or as the data have."""

@@ -18,6 +18,7 @@ from fedreel.data.shards import Shards
 from fedreel.machine.device import seeded
 from fedreel.models.backbone import Backbone
 from fedreel.models.classifier import Classifier
+from fedreel.models.tune import tune_all
 from fedreel.tasks.vision.clip_views import Views
 from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, Places, clip_features, in_ten_parts, ten_clips
 from fedreel.tasks.vision.probe import DROPOUT, PROBE, Labelled, probe, train_epochs
@@ -74,6 +75,7 @@ def fine_tune(
     device = next(model.parameters()).device
     with seeded(seed, device):
         backbone = cast(Backbone, copy.deepcopy(model.backbone))
+        tune_all(backbone)
         classifier = Classifier(backbone, len(labelled.classes), DROPOUT, std=FIRST_STD).to(device)
         examples = RandomClips(labelled.source, labelled.train, labelled.labels, task.frames, stride, device)
         train_epochs(classifier, _Tuned(task, views), examples, config, seed)
