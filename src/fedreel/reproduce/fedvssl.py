@@ -331,8 +331,8 @@ TABLES = {
         notes=(
             *NOTES[:2],
             "not in the paper: filling in hidden tubes (VideoMAE) beside Speed, by FedVSSL 0.9, 0. seconds: of all"
-            " rounds of training, on one machine; rows of mae with more rounds are there to be read beside the row of Speed"
-            " that took as long. loss is the pretext's, so it compares rows of one pretext only",
+            " rounds of training, on one machine; rows of mae with more rounds are there to be read beside the row"
+            " of Speed that took as long. loss is the pretext's, so it compares rows of one pretext only",
             "fine-tuning is that of the other tables (SGD), which was made for R3D",
         ),
         claims=tuple(Claim("mae", "Speed", metric, ours=True) for metric in ("r1", "probe", "tune")),

@@ -42,25 +42,20 @@ def mae_rows(data: Path | None) -> tuple[Row, ...]:
     where = "playground" if data is None else "data"
     r3d, videomae = {"task.backbone": R3D[where]}, {"task.backbone": VIDEOMAE[where]}
     plain = {"task.differences": False}  # an even number of frames for tokens of two
-    rounds = ROUNDS[where]
     rows = [
         Row("random weights", {**UNTRAINED, **SPEED, **r3d}, {"backbone": "R3D"}),
         Row("random weights", {**UNTRAINED, **SPEED, **plain, **videomae}, {"backbone": "VideoMAE"}),
-        Row("Speed", {**SPEED, **r3d, "round.rounds": rounds}, {"backbone": "R3D"}, grid=RATES),
-        Row(
-            "Speed",
-            {**ADAM, **SPEED, **plain, **videomae, "round.rounds": rounds},
-            {"backbone": "VideoMAE"},
-            grid=ADAM_RATES,
-        ),
+        _trained("Speed", {**SPEED, **r3d}, "R3D", where),
+        _trained("Speed", {**ADAM, **SPEED, **plain, **videomae}, "VideoMAE", where),
     ]
-    rows += [
-        Row(
-            "mae",
-            {**MAE, **videomae, "round.rounds": times * rounds},
-            {"backbone": f"VideoMAE, {times} x the rounds" if times > 1 else "VideoMAE"},
-            grid=ADAM_RATES,
-        )
-        for times in TIMES
-    ]
-    return tuple(rows)
+    return (*rows, *(_trained("mae", {**MAE, **videomae}, "VideoMAE", where, times) for times in TIMES))
+
+
+def _trained(name: str, settings: Mapping[str, Any], backbone: str, where: str, times: int = 1) -> Row:
+    """On the playground a scale may ask for fewer rounds; on given data rows say themselves how many."""
+    rounds = {"round.rounds": times * ROUNDS[where]}
+    setting = {"backbone": backbone if times == 1 else f"{backbone}, {times} x the rounds"}
+    grid = RATES if backbone == "R3D" else ADAM_RATES
+    if where == "playground":
+        return Row(name, settings, setting, usual=rounds, grid=grid)
+    return Row(name, {**settings, **rounds}, setting, grid=grid)
