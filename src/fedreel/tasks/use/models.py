@@ -41,7 +41,7 @@ def read_card(run: Path) -> dict[str, Any]:
 def unfit(run: Path, task: str, verb: str, does: str) -> RunError:
     """A run that is not for this verb: which ones are, and what this one is for."""
     system = find_system(task)
-    uses = [f"fedreel {use.name}" for use in system.verbs] if system else []
+    uses = [f"fedreel {use.name}" for use in system.verbs if use.trained] if system else []
     return RunError(
         f"this run's model does not {does}",
         where=str(run),
