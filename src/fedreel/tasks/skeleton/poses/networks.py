@@ -40,7 +40,7 @@ class BlazePose:
         return detections(rows, logits[:, 0])
 
     def place(self, picture: Image.Image, region: Region) -> Pose:
-        pixels = crop(picture, region, landmarks.SIDE)
+        pixels = crop(picture, region, landmarks.SIDE, stretched=True)
         return pose(self._landmarks(pixels.astype(np.float32) / 255), region)
 
 

@@ -43,10 +43,14 @@ def around(centre: np.ndarray, top: np.ndarray) -> Region:
     return Region(float(centre[0]), float(centre[1]), 2 * MARGIN * math.hypot(x, y), upright)
 
 
-def crop(picture: Image.Image, region: Region, size: int) -> np.ndarray:
-    """The square, upright, as RGB (size, size, 3); black beyond the picture's edges."""
+def crop(picture: Image.Image, region: Region, size: int, stretched: bool = False) -> np.ndarray:
+    """The square, upright, as RGB (size, size, 3). Beyond the picture's edges it is black or, where it is `stretched`,
+    what the edge has."""
     (a, b), (d, e) = turn(region.angle) * (region.side / size)
     left, top = region.outward(np.zeros((1, 2)))[0]
+    if stretched:
+        picture, x, y = _stretched(picture, region)
+        left, top = left - x, top - y
     affine = (a, b, left, d, e, top)
     return np.asarray(picture.transform((size, size), Image.Transform.AFFINE, affine, Image.Resampling.BILINEAR))
 
@@ -63,3 +67,14 @@ def overlap(box: np.ndarray, others: np.ndarray) -> np.ndarray:
     shared = np.prod(np.clip(high - low, 0, None), axis=1)
     covered = np.prod(box[2:] - box[:2]) + np.prod(others[:, 2:] - others[:, :2], axis=1) - shared
     return shared / np.maximum(covered, 1e-12)
+
+
+def _stretched(picture: Image.Image, region: Region) -> tuple[Image.Image, int, int]:
+    """A picture around a square that goes beyond its edges, made of their pixels; and where it begins."""
+    corners = region.outward(np.array([[0, 0], [0, 1], [1, 0], [1, 1]], float))
+    low, high = np.floor(corners.min(axis=0)).astype(int) - 1, np.ceil(corners.max(axis=0)).astype(int) + 1
+    if (low >= 0).all() and high[0] <= picture.width and high[1] <= picture.height:
+        return picture, 0, 0
+    columns = np.clip(np.arange(low[0], high[0]), 0, picture.width - 1)
+    rows = np.clip(np.arange(low[1], high[1]), 0, picture.height - 1)
+    return Image.fromarray(np.asarray(picture)[rows[:, None], columns]), int(low[0]), int(low[1])

@@ -16,6 +16,7 @@ from fedreel.tasks.skeleton.poses.smooth import OneEuro
 THERE = 0.5  # how sure the landmark network must be of a body
 AGAIN = 0.5  # squares that overlap by more are of one person
 ALIKE = 0.08  # bodies whose landmarks are nearer to each other on average, in sides of their square, are one person
+LARGEST = 4  # sides of a body's square in longer sides of the picture: what is larger is no body
 SEARCH = 0.25  # seconds between looks for newcomers while somebody is followed
 
 Detect = Callable[[Image.Image], list[Detection]]
@@ -54,7 +55,7 @@ class Tracker:
         return alone or lost or (None in poses and time - self._searched >= SEARCH)
 
     def _seen(self, picture: Image.Image, region: Region | None) -> Pose | None:
-        if region is None or not 1 <= region.side <= 8 * max(picture.size):
+        if region is None or not 1 <= region.side <= LARGEST * max(picture.size):
             return None
         found = self.place(picture, region)
         return found if found.score >= THERE and np.isfinite(found.metres).all() else None
