@@ -20,6 +20,7 @@ EXTRAS = {  # folders and files -> the extra whose packages they may import besi
     "runs/track.py": "track",
     "data/feature_networks.py": "features",
     "models/efficientnet.py": "features",
+    "tasks/skeleton/poses/networks.py": "pose",
     "tasks/skeleton/uestc.py": "mat",
     "tasks/summary/annotations.py": "mat",
 }
