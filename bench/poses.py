@@ -4,8 +4,8 @@
 
 VIDEOS is a file or a folder. For each network: frames a second as they came, and as two cores to themselves would give
 them (two divided by the seconds of processor time a frame); in how many frames somebody is found; how much the lengths
-of thighs, shins, upper arms and forearms vary in time (standard deviation by mean, in landmarks of the file); and how far
-its joints are from the heaviest network's, in centimetres with the hips at 0.
+of thighs, shins, upper arms and forearms vary in time (standard deviation by mean); and how far its landmarks
+are from the heaviest network's, in centimetres with the hips at 0.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python bench/shots.py CLIPS [--videos 4] [--each 1.5 4] [--features plain]
 
-CLIPS is a folder of clips, such as those of a data set, each one shot. Parts of them are joined at frames that are known
-(hard cuts, H.264), and so are parts of the playground's videos. A boundary counts as found within 2 frames of a cut. KTS
+CLIPS is a folder of clips, such as those of a data set, each one shot. Parts of them are joined at frames that are
+known (hard cuts, H.264), and so are parts of the playground's. A boundary counts as found within 2 frames of a cut. KTS
 works on steps of features (2 a second), so `kts, step` also counts what it finds within one step.
 """
 

@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 
 def read(path: Path) -> MotionSet:
     """All sequences of a file with the keys `data` (frames x joints x 3, metres), `lengths`, `labels`, `class_names`,
-    `subjects`, `names`, `joint_names`, and if need be `data2` (a second person, or zeros), `data3` and so on, `views` and `split`.
+    `subjects`, `names`, `joint_names`, and if need be `data2` (a second person, or zeros), `data3` ...,
+    `views` and `split`.
 
     Which are for testing: those of the highest view, where there are several. Else those that `split` says; rows it
     marks otherwise are left out. Else, or if `split` holds words that nobody uses for a split and so is not what it

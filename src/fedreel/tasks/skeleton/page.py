@@ -57,7 +57,13 @@ def draw_page(recognition: MotionRecognition, drawn: Figure, over: Html | None =
         lead=["recognised in ", el("b", name)],
         headline=("confidence", percent(recognition.confidence), f"among the {classes} of {recognition.client}"),
     )
-    return document(f"{short(recognition.label)}: {short(name)}", el("style", Html(RANKING + STYLE)), head, body, images=over is not None)
+    return document(
+        f"{short(recognition.label)}: {short(name)}",
+        el("style", Html(RANKING + STYLE)),
+        head,
+        body,
+        images=over is not None,
+    )
 
 
 def script(frames: int) -> Html | None:
@@ -89,9 +95,7 @@ def _picture(drawn: Figure, frame: int, content: bytes) -> Html:
     shown = ["visible" if other == frame else "hidden" for other in range(len(drawn.times))]
     wide, tall = drawn.size
     moving = _animate(drawn, "visibility", shown, calcMode="discrete")
-    return el(
-        "image", moving, href=jpeg_link(content), width=f"{wide:.0f}", height=f"{tall:.0f}", visibility=shown[0]
-    )
+    return el("image", moving, href=jpeg_link(content), width=f"{wide:.0f}", height=f"{tall:.0f}", visibility=shown[0])
 
 
 def _body(drawn: Figure, m: int) -> Html:

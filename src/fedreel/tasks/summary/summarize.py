@@ -24,8 +24,8 @@ from fedreel.media.cut import cut
 from fedreel.media.frames import Timeline
 from fedreel.media.thumbnails import Thumbnails, thumbnails
 from fedreel.runs.run import Loaded, load
-from fedreel.tasks.summary.metrics import shot_scores
 from fedreel.tasks.summary.cuts import KTS, shot_finder
+from fedreel.tasks.summary.metrics import shot_scores
 from fedreel.tasks.summary.page import draw_page
 from fedreel.tasks.summary.result import Shot, Summary
 from fedreel.tasks.summary.task import Summary as SummaryTask

@@ -132,7 +132,7 @@ def test_joints_of_a_moved_body_move_with_it() -> None:
     np.testing.assert_allclose(matrix.sum(axis=1), 1)
     assert matrix.shape == (25, 33)
     body = np.random.default_rng(0).normal(size=(33, 3))
-    np.testing.assert_allclose(matrix @ (body + [1, 2, 3]), matrix @ body + [1, 2, 3])
+    np.testing.assert_allclose(matrix @ (body + np.array([1, 2, 3])), matrix @ body + np.array([1, 2, 3]))
     at = dict(zip(NAMES, body))
     joint = dict(zip(JOINTS, matrix @ body))
     np.testing.assert_allclose(joint["spine_base"], (at["hip_left"] + at["hip_right"]) / 2)

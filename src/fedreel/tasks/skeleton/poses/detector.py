@@ -1,4 +1,4 @@
-"""What BlazePose's detector says: anchors, boxes and keypoints out of its numbers, and one detection for each person."""
+"""What BlazePose's detector says: anchors, boxes and keypoints out of its numbers, and one detection a person."""
 
 from __future__ import annotations
 

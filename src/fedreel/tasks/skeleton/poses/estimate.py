@@ -85,7 +85,7 @@ def as_npz(poses: Poses, name: str) -> bytes:
     np.savez_compressed(
         file,
         data=poses.joints[:, 0].astype(np.float32),
-        **more,
+        **more,  # type: ignore[arg-type]
         lengths=np.array([len(poses.joints)]),
         labels=np.zeros(1, np.int64),
         class_names=np.array(["unknown"]),

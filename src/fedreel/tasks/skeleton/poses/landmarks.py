@@ -10,10 +10,11 @@ import numpy as np
 from fedreel.tasks.skeleton.poses.regions import Region, around, turn
 
 SIDE = 256  # pixels of the network's picture
+_ARM = ("shoulder", "elbow", "wrist", "pinky", "index", "thumb")
 NAMES = (
     *("nose", "eye_inner_left", "eye_left", "eye_outer_left", "eye_inner_right", "eye_right", "eye_outer_right"),
     *("ear_left", "ear_right", "mouth_left", "mouth_right"),
-    *(f"{part}_{side}" for part in ("shoulder", "elbow", "wrist", "pinky", "index", "thumb") for side in ("left", "right")),
+    *(f"{part}_{side}" for part in _ARM for side in ("left", "right")),
     *(f"{part}_{side}" for part in ("hip", "knee", "ankle", "heel", "toe") for side in ("left", "right")),
 )  # fmt: skip
 BONES = (

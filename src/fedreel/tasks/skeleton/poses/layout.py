@@ -11,8 +11,8 @@ JOINTS = KINECT_V2.names  # those of a Kinect v1 are among them, under names tha
 FOCAL = 1.0  # of the camera, in longer sides of its picture: about 53 degrees from edge to edge, as phones have
 SEEN = 0.5  # a landmark less visible than that does not say how far away the body is
 
-# Each joint is a sum of landmarks. Palms are the middle of wrist and knuckles; finger tips lie beyond the knuckles by as
-# much as these beyond the palm; the neck is halfway between shoulders and ears.
+# Each joint is a sum of landmarks. Palms are the middle of wrist and knuckles; finger tips lie beyond the knuckles by
+# as much as these beyond the palm; the neck is halfway between shoulders and ears.
 _SIDES = ("left", "right")
 _HIPS, _SHOULDERS, _EARS = ({f"{part}_{side}": 0.5 for side in _SIDES} for part in ("hip", "shoulder", "ear"))
 _SAME = ("shoulder", "elbow", "wrist", "hip", "knee", "ankle", "thumb")

@@ -8,8 +8,8 @@ import numpy as np
 
 
 class OneEuro:
-    """Call it with values of any one shape and their times, in order. The cut-off frequency in Hz is `floor` at rest and
-    grows by `slope` for each unit a second of speed; speeds are smoothed with the cut-off `speed`."""
+    """Call it with values of any one shape and their times, in order. The cut-off frequency in Hz is `floor` at rest
+    and grows by `slope` for each unit a second of speed; speeds are smoothed with the cut-off `speed`."""
 
     def __init__(self, floor: float, slope: float, speed: float = 1.0) -> None:
         self.floor, self.slope, self.speed = floor, slope, speed
