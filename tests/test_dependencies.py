@@ -22,6 +22,7 @@ EXTRAS = {  # folders and files -> the extra whose packages they may import besi
     "models/efficientnet.py": "features",
     "models/sentences.py": "text",
     "data/hugging_face.py": "hf",
+    "tasks/skeleton/poses/networks.py": "pose",
     "tasks/skeleton/uestc.py": "mat",
     "tasks/summary/annotations.py": "mat",
 }

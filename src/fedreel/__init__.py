@@ -13,6 +13,7 @@ __all__ = [
     "find",
     "load",
     "load_recipe",
+    "poses",
     "recognize",
     "run",
     "search",
@@ -24,6 +25,7 @@ from fedreel.errors import FedreelError
 if TYPE_CHECKING:
     from fedreel.api import load, load_recipe, run
     from fedreel.tasks.moments.command import find
+    from fedreel.tasks.skeleton.poses.command import poses
     from fedreel.tasks.summary.command import summarize
     from fedreel.tasks.use.recognize import recognize
     from fedreel.tasks.vision.evaluate.command import evaluate

@@ -18,12 +18,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Verb:
-    """What a trained model is used for: `fedreel NAME` on the command line, `fedreel.NAME` in Python."""
+    """What a task can do for a user: `fedreel NAME` on the command line, `fedreel.NAME` in Python."""
 
     name: str
     function: str  # MODULE:FUNCTION with the options of tasks/use/options.py; its module imports no torch
     example: str = "FILE"  # what to give it beside --model, for the hint at the end of a run
     answers: str = ""  # where several tasks share a verb: MODULE:FUNCTION that answers for this one
+    trained: bool = True  # whether it wants a model of the task: `--model RUN`
 
 
 @dataclass(frozen=True)

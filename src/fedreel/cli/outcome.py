@@ -24,7 +24,6 @@ def outcome(run: Path, summary: Mapping[str, Any], task: Mapping[str, Any]) -> l
     system, model = find_system(summary["task"]), shlex.quote(str(run))
     if task.get("objective") == "views":
         lines.append(f"next:   fedreel export --model {model} -o backbone.safetensors")
-    elif system and system.verbs:
-        verb = system.verbs[0]
+    elif system and (verb := next((verb for verb in system.verbs if verb.trained), None)):
         lines.append(f"next:   fedreel {verb.name} {verb.example} --model {model}")
     return lines

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from av.video.reformatter import VideoReformatter
@@ -32,9 +33,11 @@ class VideoSteps(NamedTuple):
         return self.starts + self.lengths // 2
 
 
-def look(video: Path, features: Features, fps: float, tell: Tell | None) -> VideoSteps:
+def look(
+    video: Path, features: Features, fps: float, tell: Tell | None, watch: Callable[[Any], None] | None = None
+) -> VideoSteps:
     """The one pass over all frames: features at `fps` steps a second, as `video_features` makes them. Steps go by the
-    times of frames, so that a second is a second in videos of variable frame rate too."""
+    times of frames, so that a second is a second in videos of variable frame rate too. `watch` gets every frame."""
     film, scaler = Film(video, tell), VideoReformatter()
     rows: list[np.ndarray] = []
     window: list[np.ndarray] = []
@@ -50,6 +53,8 @@ def look(video: Path, features: Features, fps: float, tell: Tell | None) -> Vide
         while place >= end:
             end, count = round(count * length), count + 1
         window.append(rgb(frame, features.size, scaler))
+        if watch:
+            watch(frame)
         if len(windows) == STEPS_AT_ONCE:
             rows.append(checked(features, windows, video))
             windows = []

@@ -12,6 +12,7 @@ SYSTEM = System(
             "MOTION",
             answers="fedreel.tasks.skeleton.recognize:recognize_motion",
         ),
+        Verb("poses", "fedreel.tasks.skeleton.poses.command:poses", "VIDEO -o poses.npz", trained=False),
     ),
     name="fsar",
     title="FSAR",

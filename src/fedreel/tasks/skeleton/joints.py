@@ -97,6 +97,12 @@ def mapping(given: Sequence[str], wanted: Joints) -> np.ndarray:
     return np.array([index[_plain(wanted.names[j])] for j in stand_ins(wanted, there)])
 
 
+def shared(given: Sequence[str], sensor: Sequence[str]) -> np.ndarray:
+    """Which of the given joints a sensor has too, by their places; all of them where nothing is known of the sensor."""
+    known = {_plain(name) for name in sensor}
+    return np.array([i for i, name in enumerate(given) if not known or _plain(name) in known], np.int64)
+
+
 def stand_ins(joints: Joints, there: np.ndarray) -> np.ndarray:
     """For each joint itself if it is `there`, else the nearest one along the bones that is, the first of several."""
     away = np.where(there[None], hops(len(joints.names), joints.bones), np.inf)

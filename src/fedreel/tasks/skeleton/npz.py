@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ log = logging.getLogger(__name__)
 
 def read(path: Path) -> MotionSet:
     """All sequences of a file with the keys `data` (frames x joints x 3, metres), `lengths`, `labels`, `class_names`,
-    `subjects`, `names`, `joint_names`, and if need be `data2` (a second person, or zeros), `views` and `split`.
+    `subjects`, `names`, `joint_names`, and if need be `data2` (a second person, or zeros), `data3` ...,
+    `views` and `split`.
 
     Which are for testing: those of the highest view, where there are several. Else those that `split` says; rows it
     marks otherwise are left out. Else, or if `split` holds words that nobody uses for a split and so is not what it
@@ -94,7 +96,8 @@ class _File:
         self.joints = tuple(self._words("joint_names", None))
         if len({*self.joints}) < len(self.joints):
             raise self.error("joint_names", "a name of its own for each joint", ", ".join(self.joints))
-        self.data = [self._points(key) for key in ("data", "data2") if key == "data" or key in self.arrays]
+        more = takewhile(self.arrays.__contains__, (f"data{n}" for n in count(2)))
+        self.data = [self._points(key) for key in ("data", *more)]
         total = len(self.lengths)
         self.labels, self.names = self._numbers("labels", total), self._words("names", total)
         self.classes, self.subjects = self._words("class_names", None), self._words("subjects", total)
@@ -102,7 +105,7 @@ class _File:
         self.split = self._words("split", total) if "split" in self.arrays else None
 
     def frames(self, row: int) -> np.ndarray:
-        """One sequence (T, 1 or 2, V, 3)."""
+        """One sequence (T, people, V, 3)."""
         some = slice(int(self.ends[row] - self.lengths[row]), int(self.ends[row]))
         frames = np.stack([data[some] for data in self.data], axis=1)
         if (np.abs(frames) >= FARTHEST).any():

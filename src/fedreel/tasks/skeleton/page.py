@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from fedreel.report.markup import Html, count, duration, el, number, short, table
-from fedreel.report.pictures import RANKING, header, percent, ranking_bars
+from fedreel.report.pictures import RANKING, header, jpeg_link, percent, ranking_bars
 from fedreel.report.shell import document, section
 from fedreel.tasks.skeleton.figure import FPS, Figure
 from fedreel.tasks.skeleton.result import MotionRecognition
@@ -21,30 +21,33 @@ STYLE = """
 """  # noqa: E501
 SCRIPT = """
 (() => {
-  const svg = document.querySelector("svg.bodies"), button = document.getElementById("pause");
-  const stop = still => {
-    if (still) svg.pauseAnimations(); else svg.unpauseAnimations();
-    button.textContent = still ? "Play" : "Pause";
-  };
-  button.hidden = false;
-  button.addEventListener("click", () => stop(!svg.animationsPaused()));
-  stop(matchMedia("(prefers-reduced-motion: reduce)").matches);
+  for (const figure of document.querySelectorAll("figure:has(svg.bodies)")) {
+    const svg = figure.querySelector("svg.bodies"), button = figure.querySelector("button");
+    const stop = still => {
+      if (still) svg.pauseAnimations(); else svg.unpauseAnimations();
+      button.textContent = still ? "Play" : "Pause";
+    };
+    button.hidden = false;
+    button.addEventListener("click", () => stop(!svg.animationsPaused()));
+    stop(matchMedia("(prefers-reduced-motion: reduce)").matches);
+  }
 })();
 """
 
 
-def draw_page(recognition: MotionRecognition, drawn: Figure) -> str:
-    """The whole page: one file that opens without a network."""
+def draw_page(recognition: MotionRecognition, drawn: Figure, over: Html | None = None) -> str:
+    """The whole page: one file that opens without a network. `over` is shown in place of the drawing, if given: the
+    bodies over the video that they were found in."""
     bars = ranking_bars(recognition.ranking, recognition.top)
     body = el(
         "main",
         el(
             "div",
-            section("motion", "The motion", _moving(recognition, drawn)),
+            section("motion", "The motion", over or _moving(recognition, drawn)),
             el("section", el("h2", "What it could be"), bars, _about(recognition, drawn), id="ranking"),
             class_="moving",
         ),
-        el("script", Html(SCRIPT)) if len(drawn.times) > 1 else None,
+        script(len(drawn.times)),
     )
     name = recognition.source.name
     classes = count(len(recognition.ranking), "class", "classes")
@@ -54,20 +57,45 @@ def draw_page(recognition: MotionRecognition, drawn: Figure) -> str:
         lead=["recognised in ", el("b", name)],
         headline=("confidence", percent(recognition.confidence), f"among the {classes} of {recognition.client}"),
     )
-    return document(f"{short(recognition.label)}: {short(name)}", el("style", Html(RANKING + STYLE)), head, body)
+    return document(
+        f"{short(recognition.label)}: {short(name)}",
+        el("style", Html(RANKING + STYLE)),
+        head,
+        body,
+        images=over is not None,
+    )
+
+
+def script(frames: int) -> Html | None:
+    """What the buttons of moving figures do; nothing where nothing moves."""
+    return el("script", Html(SCRIPT)) if frames > 1 else None
+
+
+def moving_figure(drawn: Figure, said: str, speed: str, pictures: Sequence[bytes | None] = ()) -> Html:
+    """Bodies that move, in front of pictures of the frames, if there are any."""
+    wide, tall = drawn.size
+    behind = [_picture(drawn, frame, content) for frame, content in enumerate(pictures) if content]
+    bodies = [_body(drawn, m) for m in range(drawn.there.shape[1])]
+    box = f"0 0 {wide:.0f} {tall:.0f}"
+    svg = el("svg", behind, bodies, class_="bodies", viewBox=box, role="img", aria_label=said)
+    moving = len(drawn.times) > 1
+    below = [el("span", speed if moving else "one frame")]
+    below += [el("button", "Pause", type="button", hidden=True)] if moving else []
+    return el("figure", svg, el("p", below, class_="below"))
 
 
 def _moving(recognition: MotionRecognition, drawn: Figure) -> Html:
-    bodies = [_body(drawn, m) for m in range(drawn.there.shape[1])]
-    wide, tall = drawn.size
-    said = f"{count(len(bodies), 'body', 'bodies')} moving, seen from the front"
-    svg = el("svg", bodies, class_="bodies", viewBox=f"0 0 {wide:.0f} {tall:.0f}", role="img", aria_label=said)
+    said = f"{count(drawn.there.shape[1], 'body', 'bodies')} moving, seen from the front"
     assumed = f"at {FPS:.0f} frames a second: the file does not say"
-    speed = "at the speed of the recording" if recognition.fps else assumed
-    moving = len(drawn.times) > 1
-    below = [el("span", speed if moving else "one frame")]
-    below += [el("button", "Pause", type="button", id="pause", hidden=True)] if moving else []
-    return el("figure", svg, el("p", below, class_="below"))
+    return moving_figure(drawn, said, "at the speed of the recording" if recognition.fps else assumed)
+
+
+def _picture(drawn: Figure, frame: int, content: bytes) -> Html:
+    """A frame of the video, to be seen while it lasts."""
+    shown = ["visible" if other == frame else "hidden" for other in range(len(drawn.times))]
+    wide, tall = drawn.size
+    moving = _animate(drawn, "visibility", shown, calcMode="discrete")
+    return el("image", moving, href=jpeg_link(content), width=f"{wide:.0f}", height=f"{tall:.0f}", visibility=shown[0])
 
 
 def _body(drawn: Figure, m: int) -> Html:

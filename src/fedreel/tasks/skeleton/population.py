@@ -123,7 +123,10 @@ class SkeletonPopulation(Population):
             "test": test,
             "broken": sum(len(found.dropped) for found in self._sets.values()),
             "left_out": [_told(one) for found in self._sets.values() for one in found.dropped][:TOLD],
-            "sets": {client: {"classes": names} for client, names in lists.items()},
+            "sets": {
+                client: {"classes": names, "joints": list(self._sets[self._parts[client][0]].sensor)}
+                for client, names in lists.items()
+            },
         }
 
     def _everyone(self) -> tuple[str, np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ from fedreel.tasks.skeleton.joints import Joints, mapping, stand_ins
 from fedreel.tasks.skeleton.motions import read_set, set_files
 from fedreel.tasks.skeleton.recordings import MotionSet, Unusable, present
 
-_VERSION = 1  # of what `prepare` gives; another one makes nothing kept before fit
+_VERSION = 2  # of what `prepare` gives; another one makes nothing kept before fit
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Prepared:
     names: np.ndarray
     subjects: np.ndarray
     dropped: list[Unusable]
+    sensor: tuple[str, ...] = ()  # the joints that the recordings have themselves, before they are brought to others
 
 
 def prepare(frames: np.ndarray, joints: Joints, length: int = 50, bodies: int = 2, align: bool = True) -> np.ndarray:
@@ -84,6 +85,7 @@ def prepare_set(found: MotionSet, joints: Joints, length: int, bodies: int, alig
         np.array([m.name for m in kept]),
         np.array([m.subject for m in kept]),
         dropped,
+        found.joints,
     )
 
 
@@ -175,6 +177,7 @@ def _kept(path: Path, shape: tuple[int, ...]) -> Prepared | None:
             found["names"],
             found["subjects"],
             [Unusable(str(where), int(line) or None, str(reason)) for where, line, reason in dropped],
+            tuple(map(str, found["sensor"])),
         )
     except NPZ_ERRORS:
         return None
@@ -184,7 +187,7 @@ def _kept(path: Path, shape: tuple[int, ...]) -> Prepared | None:
 def _keep(path: Path, found: Prepared) -> None:
     """Under a name of our own first: other processes may be preparing the same, and must never read a part."""
     arrays = {key: value for key, value in vars(found).items() if isinstance(value, np.ndarray)}
-    arrays["classes"] = np.array(found.classes)
+    arrays["classes"], arrays["sensor"] = np.array(found.classes), np.array(found.sensor)
     arrays["dropped_where"] = np.array([u.where for u in found.dropped], str)
     arrays["dropped_line"] = np.array([u.line or 0 for u in found.dropped], np.int64)
     arrays["dropped_reason"] = np.array([u.reason for u in found.dropped], str)

@@ -13,9 +13,13 @@ from fedreel.machine.device import pick_device
 from fedreel.runs.run import Loaded
 from fedreel.tasks.skeleton.figure import figure
 from fedreel.tasks.skeleton.gif import draw_gif
-from fedreel.tasks.skeleton.joints import Joints, find_joints, mapping
+from fedreel.tasks.skeleton.joints import Joints, find_joints, mapping, shared
 from fedreel.tasks.skeleton.motions import read_motion
 from fedreel.tasks.skeleton.page import draw_page
+from fedreel.tasks.skeleton.poses.estimate import Poses
+from fedreel.tasks.skeleton.poses.find import video_motion
+from fedreel.tasks.skeleton.poses.layout import JOINTS
+from fedreel.tasks.skeleton.poses.page import over_video
 from fedreel.tasks.skeleton.prepare import prepare
 from fedreel.tasks.skeleton.result import MotionRecognition
 from fedreel.tasks.skeleton.task import SkeletonRecognition
@@ -27,11 +31,12 @@ from fedreel.tasks.use.classes import (
     rank_classes,
     recording_file,
 )
-from fedreel.tasks.use.models import load_for, only_client, read_card
+from fedreel.tasks.use.models import load_for, only_client, partition_record, read_card
 from fedreel.tasks.use.options import Request
 from fedreel.tasks.use.outputs import Places
 from fedreel.tasks.use.recognition import Ranking
 
+VIDEO = "a video"
 KINECT = 30.0  # frames a second of all recordings that are not in an .npz file
 
 
@@ -49,7 +54,9 @@ def recognize_motion(request: Request, top: int) -> MotionRecognition:
     task = loaded.task
     assert isinstance(task, SkeletonRecognition)
     joints = find_joints(task.joints)
-    frames, body = _read(request.source, joints, task)
+    poses = video_motion(file, task.bodies, request.tell) if file_kind(file) == VIDEO else None
+    given = read_motion(request.source) if poses is None else _as_recorded(poses, request.run, client)
+    frames, body = _prepared(file, *given, joints, task)
     ranking = _ranking(loaded, body, classes, device)
     recognition = MotionRecognition(
         source=request.source,
@@ -59,14 +66,16 @@ def recognize_motion(request: Request, top: int) -> MotionRecognition:
         confidence=ranking[0][1],
         ranking=ranking,
         frames=len(frames),
-        fps=_rate(file),
+        fps=_rate(file) if poses is None else poses.line.fps,
         joints=joints.name,
         top=top,
+        notes=[] if poses is None else _notes(poses, given[1]),
     )
     if not (request.page or request.out):
         return places.write(recognition)
     drawn = figure(frames, joints, recognition.fps)
-    page = draw_page(recognition, drawn) if request.page else ""
+    over = over_video(file, poses) if request.page and poses is not None else None
+    page = draw_page(recognition, drawn, over) if request.page else ""
     return places.write(recognition, page, draw_gif(drawn) if request.out else ())
 
 
@@ -90,21 +99,35 @@ def _only_client(run: Path, lists: dict[str, list[str]]) -> str:
 def _check_motion(source: Path) -> None:
     """What is plainly something else is said to be so, before it is looked for joints."""
     kind = "a folder" if source.is_dir() else file_kind(source)
-    if kind in ("", "a recorded skeleton"):
+    if kind in ("", "a recorded skeleton", VIDEO):
         return
-    folders = "give one recording; folders go with runs of the tasks image and recognition"
+    folders = "give one recording or video; folders go with runs of the tasks image and recognition"
     raise DataError(
         f"this is {kind}, and this run's model recognises moving skeletons",
         where=str(source),
-        expected="one recording: .skeleton, .txt, .mat, .npz or FILE.npz#NAME",
+        expected="one recording: .skeleton, .txt, .mat, .npz or FILE.npz#NAME; or a video",
         found=kind if source.is_dir() else source.suffix,
         hint=folders if source.is_dir() else other_model(kind),
     )
 
 
-def _read(file: Path, joints: Joints, task: SkeletonRecognition) -> tuple[np.ndarray, np.ndarray]:
+def _as_recorded(poses: Poses, run: Path, client: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Poses with those joints only that the client's own recordings have: where the model has more, it has learned from
+    what stands in for them."""
+    sensor = partition_record(run).get("sets", {}).get(client, {}).get("joints", ())
+    chosen = shared(JOINTS, sensor)
+    return poses.joints[:, :, chosen], tuple(JOINTS[i] for i in chosen)
+
+
+def _notes(poses: Poses, names: Sequence[str]) -> list[str]:
+    found = f"the skeletons were found in the video by BlazePose, with the {len(names)} joints of the client's sensor"
+    return [found, *([f"{poses.line.fault}; what comes before was looked at"] if poses.line.fault else [])]
+
+
+def _prepared(
+    file: Path, given: np.ndarray, names: Sequence[str], joints: Joints, task: SkeletonRecognition
+) -> tuple[np.ndarray, np.ndarray]:
     """The recording (T, M, V, 3) in the model's joints, and what of it the network gets."""
-    given, names = read_motion(file)
     try:
         frames = given[:, :, mapping(names, joints)]
         return frames, prepare(frames, joints, task.length, task.bodies, task.align)

@@ -25,6 +25,7 @@ def summarize(
     device: Device = "auto",
     ratio: Annotated[float, typer.Option(help="Share of the frames that the summary may keep.")] = 0.15,
     community: Annotated[str, typer.Option(help="auto, global, or the name of a community.")] = "auto",
+    shots: Annotated[str, typer.Option(help="How shots are found: kts or transnet.")] = "kts",
     features: Features | None = None,
     tell: Tell | None = None,
 ) -> Summary:
@@ -32,4 +33,4 @@ def summarize(
     from fedreel.tasks.summary.summarize import summarize_video
 
     request = Request.of(source, model, out=out, page=page, json=json, client=client, device=device, tell=tell)
-    return summarize_video(request, ratio, community, features)
+    return summarize_video(request, ratio, community, features, shots)

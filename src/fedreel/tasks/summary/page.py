@@ -58,6 +58,7 @@ def _header(summary: Summary, line: Timeline) -> Html:
     facts = [
         ("model", f"{summary.run.resolve().name}, {summary.client or summary.community}"),
         ("features", summary.features),
+        ("shots by", summary.shots_by),
         ("steps", number(len(summary.picks))),
         ("frames", f"{number(summary.n_frames)}, {summary.fps:.4g} a second"),
         ("may keep", f"{summary.ratio * 100:.4g} % of the frames"),

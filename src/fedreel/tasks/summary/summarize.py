@@ -24,6 +24,7 @@ from fedreel.media.cut import cut
 from fedreel.media.frames import Timeline
 from fedreel.media.thumbnails import Thumbnails, thumbnails
 from fedreel.runs.run import Loaded, load
+from fedreel.tasks.summary.cuts import KTS, shot_finder
 from fedreel.tasks.summary.metrics import shot_scores
 from fedreel.tasks.summary.page import draw_page
 from fedreel.tasks.summary.result import Shot, Summary
@@ -37,19 +38,23 @@ CELLS = 200_000_000  # of the knapsack's table, a byte each
 SUFFIXES = (".mp4", ".m4v", ".mov")
 
 
-def summarize_video(request: Request, ratio: float, community: str, features: Features | None) -> Summary:
+def summarize_video(
+    request: Request, ratio: float, community: str, features: Features | None, shots_by: str = KTS
+) -> Summary:
     """Choose the shots of a video that a run's model finds most important, as many as `ratio` of its frames can hold.
 
     `community` is the name of one, `global`, or `auto`: that of the client or, where none is named, the community whose
     videos are as far from the run's public video as this one is. `features` are needed only for models whose features
-    cannot be made from their name.
+    cannot be made from their name. `shots_by` says who finds where shots end: `kts` in the features, or `transnet` in
+    the frames.
     """
     places = Places.of(request, "the summary")
     _check(request, places, ratio, community)
+    finder = shot_finder(shots_by, request.device)
     device = pick_device(request.device)
     loaded, client, community = _load(request, community, str(device))
     maker, card = trained_features(loaded.card, request.run, features), loaded.card["input"]["features"]
-    steps = look(request.source, maker, float(card["fps"]), request.tell)
+    steps = look(request.source, maker, float(card["fps"]), request.tell, finder)
     notes = [f"{steps.line.fault}; the summary is of what comes before"] if steps.line.fault else []
     if card.get("standardised"):
         steps = steps._replace(rows=_standardised(steps.rows))
@@ -59,7 +64,7 @@ def summarize_video(request: Request, ratio: float, community: str, features: Fe
         loaded = loaded if community == GLOBAL else load(request.run, model=community, device=str(device))
         notes += reasons
     importance = _scores(loaded, steps.rows, device)
-    shots, remarks = choose(importance, steps, ratio)
+    shots, remarks = choose(importance, steps, ratio, finder.segments() if finder else None)
     summary = Summary(
         source=request.source,
         run=request.run,
@@ -67,6 +72,7 @@ def summarize_video(request: Request, ratio: float, community: str, features: Fe
         notes=[*notes, *remarks],
         community=community,
         features=maker.name,
+        shots_by=shots_by,
         ratio=ratio,
         fps=steps.line.fps,
         n_frames=steps.line.n_frames,
@@ -77,8 +83,11 @@ def summarize_video(request: Request, ratio: float, community: str, features: Fe
     return _write(summary, steps.line, places, request)
 
 
-def choose(scores: np.ndarray, steps: VideoSteps, ratio: float) -> tuple[list[Shot], list[str]]:
-    """All shots of a video, those of the summary marked, and what there is to note."""
+def choose(
+    scores: np.ndarray, steps: VideoSteps, ratio: float, found: np.ndarray | None = None
+) -> tuple[list[Shot], list[str]]:
+    """All shots of a video, those of the summary marked, and what there is to note. Shots are those `found`, (n, 2)
+    first and last frames, or else those of the features' own change points."""
     n_frames, notes = steps.line.n_frames, []
     room = math.floor(ratio * n_frames + 1e-9)  # .29 of 100 frames are 29, though .29 * 100 < 29
     if room == 0:
@@ -86,7 +95,7 @@ def choose(scores: np.ndarray, steps: VideoSteps, ratio: float) -> tuple[list[Sh
         notes.append(f"{ratio:.0%} of {n_frames} frames are less than one; the summary is one frame")
     if len(steps.rows) > BLOCK:
         notes.append(f"the video is long: it was scored in parts of up to {BLOCK} steps")
-    whole = _segments(steps)
+    whole = segments_by_kts(steps) if found is None else found
     segments = np.concatenate([_parts(first, last, room) for first, last in whole.tolist()])
     if len(segments) > len(whole):
         notes.append(
@@ -170,8 +179,8 @@ def _blocks(steps: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(bounds)]
 
 
-def _segments(steps: VideoSteps) -> np.ndarray:
-    """Shots (n, 2), first and last frames."""
+def segments_by_kts(steps: VideoSteps) -> np.ndarray:
+    """Shots (n, 2), first and last frames: where the features change."""
     starts: list[int] = []
     for part in _blocks(len(steps.rows)):
         rows = steps.rows[part]

@@ -43,7 +43,7 @@ def declared_verb(run: Path, verb: str, does: str) -> Verb:
     declared = system.verb(verb) if system else None
     if declared is not None:
         return declared
-    uses = [f"fedreel {use.name}" for use in system.verbs] if system else []
+    uses = [f"fedreel {use.name}" for use in system.verbs if use.trained] if system else []
     raise RunError(
         f"this run's model does not {does}",
         where=str(run),

@@ -1,0 +1,33 @@
+"""What was found of the people in a video."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedreel.report.markup import count
+from fedreel.tasks.use.result import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class PosesResult(Result):
+    """Who was followed for how long. `run` is the place of the weights."""
+
+    frames: int
+    fps: float
+    people: int
+    seen: list[int]  # in how many frames each person is there
+    scores: list[float]  # how sure the network is of each, on average where it is there
+    joints: str  # of the file
+    detail: str  # of the network
+    weights: str  # their fingerprint
+    fault: str = ""  # why the tail of the video is missing
+
+    def lines(self) -> list[str]:
+        """How many people, and in which part of the frames each is there."""
+        head = f"{count(self.people, 'person', 'people')} in {count(self.frames, 'frame')}"
+        shares = zip(self.seen, self.scores)
+        rows = [
+            f"  {number}  in {100 * seen / self.frames:.0f} % of the frames, {100 * score:.0f} % sure"
+            for number, (seen, score) in enumerate(shares, 1)
+        ]
+        return [head, *rows]
