@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
 from fedreel.data.input_scale import IMAGENET, InputScale
 from fedreel.errors import RecipeError
 from fedreel.registry import BACKBONES, Registry
+
+if TYPE_CHECKING:
+    from typing import Self
+
+Tune = Literal["all", "head"]
 
 
 @dataclass(frozen=True)
@@ -34,12 +39,22 @@ class Backbone(nn.Module, ABC):
 
     published: ClassVar[Published] = Published()
     out_channels: int
+    tuned: Tune = "all"  # what of it is trained; `BackboneConfig.built` sets it
 
     @abstractmethod
     def features(self, x: Tensor) -> Tensor: ...
 
     def forward(self, x: Tensor) -> Tensor:
         return self.features(x).flatten(2).mean(2)
+
+    @property
+    def frozen_encoder(self) -> bool:
+        """Whether nothing of it changes in training: then it gives the same of a sample every time."""
+        return self.tuned == "head"
+
+    def train(self, mode: bool = True) -> Self:
+        """What is frozen stays as in tests: batch norms go by their running statistics and do not change them."""
+        return super().train(mode and not self.frozen_encoder)
 
     def imagenet(self) -> dict[str, Tensor]:
         """Weights learned on ImageNet, of networks for which a package holds them."""
@@ -56,13 +71,23 @@ class Backbone(nn.Module, ABC):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
+@dataclass(frozen=True, kw_only=True)
 class BackboneConfig(ABC):
     """Subclasses are frozen dataclasses; their fields are the recipe's [task.backbone] section. A field `init` is where
-    the first weights come from; it is emptied when a finished model is loaded."""
+    the first weights come from; it is emptied when a finished model is loaded. `tune` is what of it is trained beside
+    the task's head: all, or (`head`) nothing."""
 
     registry: ClassVar[Registry] = BACKBONES
     takes: ClassVar[str]  # clips (N, 3, T, H, W), images (N, 3, H, W) or skeletons (N, 3, T, V, M)
     input_scale: ClassVar[InputScale] = IMAGENET  # of images: what its published weights were trained on
+
+    tune: Tune = "all"
+
+    def built(self, sample: Any) -> Backbone:
+        """A fresh network of which so much is trained as `tune` says."""
+        network = self.network(sample)
+        network.tuned = self.tune
+        return network.requires_grad_(False) if self.tune == "head" else network
 
     @abstractmethod
     def network(self, sample: Any) -> Backbone:

@@ -46,7 +46,7 @@ class Image(Contrasting):
         check_ranges(self, "task", padding=(0, 1), flip=(0, 1), dropout=(0, 1), label_share=(1e-9, 1))
 
     def network(self) -> Backbone:
-        return self.backbone.network(Images(self.size))
+        return self.backbone.built(Images(self.size))
 
     def classifier(self) -> nn.Module:
         return Classifier(self.network(), self.classes, dropout=self.dropout)

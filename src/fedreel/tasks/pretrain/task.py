@@ -79,7 +79,7 @@ class Pretrain(Task, Embeds):
             )
 
     def model(self) -> PretextNetwork:
-        backbone = self.backbone.network(Clips(self.frames - self.differences, self.size))
+        backbone = self.backbone.built(Clips(self.frames - self.differences, self.size))
         if self._asks.fine:
             assert isinstance(backbone, R3D)
             backbone.last_stride = 1

@@ -44,7 +44,7 @@ class Recognition(Contrasting, Embeds):
         check_ranges(self, "task", frames=(2 if self.differences else 1, math.inf))
 
     def network(self) -> Backbone:
-        return self.backbone.network(Clips(self.frames - self.differences, self.size))
+        return self.backbone.built(Clips(self.frames - self.differences, self.size))
 
     def classifier(self) -> nn.Module:
         return Classifier(self.network(), self.classes, dropout=self.dropout, projection=self.projection)

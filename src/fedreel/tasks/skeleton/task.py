@@ -65,7 +65,7 @@ class SkeletonRecognition(Classification, Blocks):
     def model(self) -> Classifier:
         self.check_counted()
         joints = find_joints(self.joints)
-        backbone = self.backbone.network(Skeleton(len(joints.names), joints.bones, joints.centre))
+        backbone = self.backbone.built(Skeleton(len(joints.names), joints.bones, joints.centre))
         return Classifier(backbone, self.classes, projection=self.projection)
 
     def population(self, data: DataConfig, seed: int) -> SkeletonPopulation:
