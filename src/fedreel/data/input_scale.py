@@ -14,4 +14,5 @@ class InputScale:
 
 
 IMAGENET = InputScale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # torchvision's networks: ImageNet's own statistics
+KINETICS = InputScale((0.45,) * 3, (0.225,) * 3)  # torchvision's video networks, rounded to one value for all colours
 LITE = InputScale((127 / 255,) * 3, (128 / 255,) * 3)  # EfficientNet-Lite: bytes become (x - 127) / 128

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from fedreel.data.input_scale import IMAGENET, InputScale
+from fedreel.data.input_scale import IMAGENET, KINETICS, InputScale
 from fedreel.errors import RecipeError
 from fedreel.registry import BACKBONES, Registry
 
@@ -79,7 +79,11 @@ class BackboneConfig(ABC):
 
     registry: ClassVar[Registry] = BACKBONES
     takes: ClassVar[str]  # clips (N, 3, T, H, W), images (N, 3, H, W) or skeletons (N, 3, T, V, M)
-    input_scale: ClassVar[InputScale] = IMAGENET  # of images: what its published weights were trained on
+
+    @property
+    def input_scale(self) -> InputScale:
+        """The scale of colours that its published weights were trained on."""
+        return IMAGENET if self.takes == "images" else KINETICS
 
     tune: Tune = "all"
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedreel.data.input_scale import LITE
+from fedreel.data.input_scale import LITE, InputScale
 from fedreel.data.torch_file import LITE0, read_weights
 from fedreel.errors import FedreelError
 from fedreel.kernels.norm import normed
@@ -37,10 +37,13 @@ class EfficientNetLite0Config(BackboneConfig):
     tensor depends on it, so published weights fit both."""
 
     takes: ClassVar = "images"
-    input_scale: ClassVar = LITE
 
     small_stem: bool = False
     init: str = ""  # imagenet, or a file of weights under the package's names; empty: random
+
+    @property
+    def input_scale(self) -> InputScale:
+        return LITE
 
     def network(self, sample: Images) -> EfficientNetLite0:
         return load_pretrained(EfficientNetLite0(self.small_stem), self.init)

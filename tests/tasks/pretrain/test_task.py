@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedreel.config import DataConfig, TrainConfig
 from fedreel.core.optim import make_optimizer
 from fedreel.core.training import fit
+from fedreel.data.input_scale import IMAGENET
 from fedreel.errors import RecipeError
 from fedreel.tasks.pretrain.pretexts import Catch, Order, Pretext, Speed, chosen
 from fedreel.tasks.pretrain.task import Pretrain
@@ -145,8 +146,8 @@ def test_questions_about_clips_that_are_too_short_stand_still_at_the_last_frame(
 
 def test_colours_are_brought_to_the_mean_and_deviation_of_the_norm() -> None:
     clips = torch.tensor([0.485, 0.456, 0.406]).mul(255).expand(1, 2, 4, 4, 3)
-    assert torch.allclose(network_input(clips, "imagenet"), torch.zeros(1, 3, 2, 4, 4), atol=1e-6)
-    found = network_input(torch.full((1, 2, 4, 4, 3), 255.0), "imagenet")[0, :, 0, 0, 0]
+    assert torch.allclose(network_input(clips, IMAGENET), torch.zeros(1, 3, 2, 4, 4), atol=1e-6)
+    found = network_input(torch.full((1, 2, 4, 4, 3), 255.0), IMAGENET)[0, :, 0, 0, 0]
     assert torch.allclose(found, torch.tensor([0.515 / 0.229, 0.544 / 0.224, 0.594 / 0.225]))
     assert Pretrain(norm="imagenet").card()["input"]["std"] == [0.229, 0.224, 0.225]
     torch.manual_seed(0)

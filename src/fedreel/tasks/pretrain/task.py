@@ -23,7 +23,7 @@ from fedreel.registry import BACKBONES
 from fedreel.tasks.pretrain.heads import PretextNetwork, strided
 from fedreel.tasks.pretrain.pretexts import Catch, Order, Pretext, Question, Speed
 from fedreel.tasks.pretrain.windows import WindowPopulation, Windows
-from fedreel.tasks.vision.clip_input import Norm, middle, network_input, norm_card, pooled
+from fedreel.tasks.vision.clip_input import Norm, middle, network_input, pooled, scale_card, scale_of
 from fedreel.tasks.vision.clip_views import Views
 from fedreel.tasks.vision.clips import open_clips
 
@@ -49,7 +49,7 @@ class Pretrain(Task, Embeds):
     jitter: float = 0.2  # probability of a change of brightness, of contrast, of hue (ctp: half of it)
     gap: int = 4  # vcop: frames between clips
     dropout: float = 0.5
-    norm: Norm = "plain"  # or imagenet, by which Catch-the-Patch's authors bring colours to mean 0 and deviation 1
+    norm: Norm = "backbone"  # what colours are brought to: see scale_of; Catch-the-Patch's authors have imagenet
     differences: bool = False  # the network sees differences of neighbouring frames, not frames
 
     def __post_init__(self) -> None:
@@ -121,7 +121,12 @@ class Pretrain(Task, Embeds):
             return pooled(backbone.features(self._input(middle(clips, self.size))), pooling)
 
     def card(self) -> dict[str, Any]:
-        given = {"frames": self.frames, "size": self.size, **norm_card(self.norm), "channels": "RGB"}
+        given = {
+            "frames": self.frames,
+            "size": self.size,
+            **scale_card(scale_of(self.norm, self.backbone)),
+            "channels": "RGB",
+        }
         return {"input": given, "pretext": self.pretext}
 
     @property
@@ -142,7 +147,7 @@ class Pretrain(Task, Embeds):
         return Speed(self.frames, views, self.dropout)
 
     def _input(self, clips: Tensor) -> Tensor:
-        x = network_input(clips, self.norm)
+        x = network_input(clips, scale_of(self.norm, self.backbone))
         return x[:, :, 1:] - x[:, :, :-1] if self.differences else x
 
     def _question(self, batch: Batch) -> Question:

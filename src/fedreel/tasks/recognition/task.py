@@ -15,7 +15,7 @@ from fedreel.core.task import Population, Tensors
 from fedreel.models.backbone import Backbone, BackboneConfig, Clips
 from fedreel.models.classifier import Classifier
 from fedreel.models.r3d import R3DConfig
-from fedreel.tasks.vision.clip_input import network_input, norm_card, pooled
+from fedreel.tasks.vision.clip_input import network_input, pooled, scale_card
 from fedreel.tasks.vision.clips import ClipPopulation, open_clips
 from fedreel.tasks.vision.contrast import Contrasting
 from fedreel.tasks.vision.contrast_views import SimCLR
@@ -85,8 +85,15 @@ class Recognition(Contrasting, Embeds):
         return pooled(model.backbone.features(self.network_input(clips)), pooling)  # type: ignore[operator, union-attr]
 
     def card(self) -> dict[str, Any]:
-        return {"input": {"frames": self.frames, "size": self.size, **norm_card("plain"), "channels": "RGB"}}
+        return {
+            "input": {
+                "frames": self.frames,
+                "size": self.size,
+                **scale_card(self.backbone.input_scale),
+                "channels": "RGB",
+            }
+        }
 
     def network_input(self, clips: Tensor) -> Tensor:
-        x = network_input(clips)
+        x = network_input(clips, self.backbone.input_scale)
         return x[:, :, 1:] - x[:, :, :-1] if self.differences else x

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-Norm = Literal["plain", "imagenet"]
-MEAN, STD = 0.45, 0.225  # `plain`: of Kinetics, as torchvision's video models use them (rounded to one value)
-CHANNELS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # `imagenet`: of the red, green and blue of its images
+from fedreel.data.input_scale import IMAGENET, KINETICS, InputScale
+from fedreel.models.backbone import BackboneConfig
+
+Norm = Literal["backbone", "plain", "imagenet"]
 
 
-def network_input(clips: Tensor, norm: Norm = "plain") -> Tensor:
+def scale_of(norm: Norm, backbone: BackboneConfig) -> InputScale:
+    """What the colours of clips are brought to: that which the backbone's published weights were trained on, that of
+    torchvision's video networks, or that of its image networks."""
+    return {"backbone": backbone.input_scale, "plain": KINETICS, "imagenet": IMAGENET}[norm]
+
+
+def network_input(clips: Tensor, scale: InputScale = KINETICS) -> Tensor:
     """Clips (N, T, H, W, 3) of bytes, or of floats up to 255, as a network takes them: (N, 3, T, H, W). On a GPU their
     channels lie together, as its convolutions want them: else they would be turned around before and after each."""
     x = clips.permute(0, 4, 1, 2, 3).float() / 255
-    if norm == "plain":
-        x = (x - MEAN) / STD
+    if {*scale.mean} == {scale.mean[0]} and {*scale.std} == {scale.std[0]}:
+        x = (x - scale.mean[0]) / scale.std[0]
     else:
-        mean, std = (torch.stack([torch.full((1, 1, 1), v, device=x.device) for v in values]) for values in CHANNELS)
+        values = (scale.mean, scale.std)
+        mean, std = (torch.stack([torch.full((1, 1, 1), v, device=x.device) for v in three]) for three in values)
         x = (x - mean) / std
     return x.contiguous(memory_format=torch.channels_last_3d) if x.is_cuda else x
 
 
-def norm_card(norm: Norm) -> dict[str, Any]:
-    """The mean and deviation that inputs are brought to, for the model's card."""
-    mean, std = (MEAN, STD) if norm == "plain" else map(list, CHANNELS)
-    return {"mean": mean, "std": std}
+def scale_card(scale: InputScale) -> dict[str, Any]:
+    """The mean and deviation that inputs are brought to, for the model's card: one of each where colours are alike."""
+    return {name: three[0] if {*three} == {three[0]} else [*three] for name, three in asdict(scale).items()}
 
 
 def middle(clips: Tensor, size: int) -> Tensor:
