@@ -91,7 +91,7 @@ class BackboneConfig(ABC):
         """A fresh network of which so much is trained as `tune` says."""
         network = self.network(sample)
         network.tuned = self.tune
-        return network.requires_grad_(False) if self.tune == "head" else network
+        return network.requires_grad_(False).eval() if self.tune == "head" else network
 
     @abstractmethod
     def network(self, sample: Any) -> Backbone:

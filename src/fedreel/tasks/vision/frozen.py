@@ -43,6 +43,7 @@ def frozen_examples(model: Classifier, examples: Tensors, look: Look, views: int
 
 def frozen_views(model: Classifier, clips: Tensor, look: Look, views: int) -> Tensor:
     """(N, views, C, T, P) of clips (N, T, H, W, 3); those that were seen before are read."""
+    model.backbone.eval()  # as it always is, frozen; of a model just made nobody has said so yet
     pool = type(model.head["pool"]).__name__
     state = fingerprint(model.backbone.state_dict(), f"{pool == 'Mean'} {look.words}")
     folder = cache_folder() / "features" / "clips" / state
