@@ -2,9 +2,9 @@
 
     python bench/cached_features.py
 
-EfficientNet-Lite0, with random weights, over the frames of random clips. Both ways train the same head on the same clips
-by fedreel's training loop; the first look, which writes the files, and reading them again are timed apart. The last line
-is one JSON object.
+EfficientNet-Lite0, with random weights, over the frames of random clips. Both ways train the same head on the same
+clips by fedreel's training loop; the first look, which writes the files, and reading them again are timed apart. The
+last line is one JSON object.
 """
 
 from __future__ import annotations
