@@ -77,7 +77,7 @@ def test_a_package_s_backbone_trains_and_is_loaded_again(plugin: None, data: Pat
     settings = {**SETTINGS, "task.backbone": "still", "data.source": data, "round.rounds": 1}
     assert cli("run", "recognition", *sets(settings), "--out", tmp_path / "run", "--quiet").code == 0
     written = load_recipe(tmp_path / "run" / "recipe.toml")
-    assert written.task["backbone"] == {"name": "still", "width": 2, "stride": 4}
+    assert written.task["backbone"] == {"tune": "all", "name": "still", "width": 2, "stride": 4}
     network = load(tmp_path / "run").model.backbone
     assert isinstance(network, Still)
     assert network.sample == Clips(frames=4, size=16)  # as the task has them
@@ -93,7 +93,12 @@ def test_an_object_needs_no_name_to_train(data: Path, tmp_path: Path) -> None:
     task = Recognition(classes=2, size=16, frames=4, backbone=StillConfig(width=5))
     recipe = load_recipe("recognition", {"data.source": data, "round.rounds": 1, "device": "cpu"})
     out = run(recipe, tmp_path / "run", quiet=True, task=task).path
-    assert load_recipe(out / "recipe.toml").task["backbone"] == {"name": "StillConfig", "width": 5, "stride": 4}
+    assert load_recipe(out / "recipe.toml").task["backbone"] == {
+        "tune": "all",
+        "name": "StillConfig",
+        "width": 5,
+        "stride": 4,
+    }
     with pytest.raises(RecipeError, match="there is no backbone 'StillConfig'"):
         load(out)
 
