@@ -316,7 +316,8 @@ def read_setting(text: str) -> tuple[str, Any]:
 
 
 _NAMED = ("task", "method", "engine")  # sections that a bare name may stand for
-_CHOICES = ("task.name", "method.name", "engine.name", "task.backbone", "task.backbone.name")
+_WITHIN = "task.backbone.image"  # a backbone within a backbone
+_CHOICES = (*(f"{name}.name" for name in _NAMED), "task.backbone", "task.backbone.name", _WITHIN, f"{_WITHIN}.name")
 
 
 def _override(table: dict[str, Any], key: str, value: Any) -> None:
@@ -324,7 +325,11 @@ def _override(table: dict[str, Any], key: str, value: Any) -> None:
     *sections, last = key.split(".")
     for depth, section in enumerate(sections, 1):
         inner = table.get(section, {})
-        if isinstance(inner, str) and ".".join(sections[:depth]) in (*_NAMED, "task.backbone"):  # a bare name
+        if isinstance(inner, str) and ".".join(sections[:depth]) in (
+            *_NAMED,
+            "task.backbone",
+            "task.backbone.image",
+        ):  # a bare name
             inner = {"name": inner}
         if not isinstance(inner, dict):
             raise RecipeError(f"'{section}' is a value, not a section", where=f"the setting {key}")

@@ -96,6 +96,7 @@ ENGINES |= {
 BACKBONES = Registry("fedreel.backbones", "task.backbone")
 BACKBONES |= {
     "r3d": "fedreel.models.r3d:R3DConfig",
+    "frames": "fedreel.models.frames:FramesConfig",
     "resnet10": "fedreel.models.resnet:ResNet10Config",
     "resnet18": "fedreel.models.resnet:ResNet18Config",
     "resnet34": "fedreel.models.resnet:ResNet34Config",

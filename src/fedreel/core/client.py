@@ -338,8 +338,8 @@ class Worker:
         own = cache(lambda: self.population.data(client))
         take = self.residence.take
         return ClientData(
-            lambda: take((client, "train"), lambda: own().train),
-            lambda: take((client, "test"), lambda: own().test),
+            lambda: take((client, "train"), lambda: self.task.prepared(self.model, own().train, True)),
+            lambda: take((client, "test"), lambda: self.task.prepared(self.model, own().test, False)),
             self._numbers(client, own),
         )
 

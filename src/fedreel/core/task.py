@@ -189,6 +189,11 @@ class Task(ABC):
     def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
         """Mean metrics over the examples, plus their number as `n`."""
 
+    def prepared(self, model: nn.Module, examples: Examples, training: bool) -> Examples:
+        """A client's examples as this model works with them in every epoch: where a part of it is never trained, what
+        that part makes of them. It must give the same for every client's and every round's model."""
+        return examples
+
     def before_test(self, model: nn.Module, train: Examples, batch_size: int) -> None:  # noqa: B027
         """Make a client's model ready for its test, with the client's own training data. It is thrown away after."""
 

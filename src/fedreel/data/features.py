@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, pairwise
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedreel.data.feature_card import Features, card_of
+from fedreel.data.kept_arrays import keep, kept
 from fedreel.data.shards import spaced
 from fedreel.errors import DataError, FedreelError, RecipeError, nearest
 from fedreel.machine.cache import cache_folder
@@ -86,8 +85,8 @@ def features_at(path: Path, features: Features, picks: np.ndarray, n_frames: int
     the picks where these are `centred`, otherwise those from a pick to the next."""
     inner = (picks[:-1] + picks[1:]) // 2 if centred else picks[1:]
     ends = [*map(int, inner), n_frames]
-    kept = cache_folder() / "features" / f"{_state(path, features, ends)}.npy"
-    found = _kept(kept, (len(ends), features.width))
+    file = cache_folder() / "features" / f"{_state(path, features, ends)}.npy"
+    found = kept(file, (len(ends), features.width))
     if found is None:
         found, reached, _ = _extract(path, features, lambda _: iter(ends))
         if len(found) != len(ends) or reached[-1] != n_frames:
@@ -97,7 +96,7 @@ def features_at(path: Path, features: Features, picks: np.ndarray, n_frames: int
                 expected=f"{n_frames} frames in {len(ends)} steps",
                 found=f"{reached[-1]} frames in {len(found)} steps",
             )
-        _keep(kept, found)
+        keep(file, found)
     return found
 
 
@@ -205,26 +204,6 @@ def _state(path: Path, features: Features, ends: list[int]) -> str:
         raise DataError("there is no such video file", where=str(path)) from error
     what = [str(path.resolve()), status.st_size, status.st_mtime_ns, features.card(), ends]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _kept(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
-    try:
-        found = np.load(path)
-    except (OSError, ValueError, EOFError):
-        return None
-    return found if found.shape == shape and found.dtype == np.float32 else None
-
-
-def _keep(path: Path, found: np.ndarray) -> None:
-    """Under a name of our own first: other processes may be computing the same, and must never read a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            np.save(file, found)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _typical_change(grey: np.ndarray, lag: int) -> np.ndarray:

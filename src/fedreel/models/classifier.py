@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from fedreel.kernels.norm import Rectifier, normed
 from fedreel.models.backbone import Backbone
+from fedreel.models.heads import Head, Mean, as_places, make_pool
 from fedreel.models.lora import merged
 
 
@@ -22,16 +23,24 @@ class Convolved(nn.Sequential):
 class Classifier(nn.Module):
     """A backbone and a head. Methods tell the two apart by the names, `backbone.*` and `head.*`. With a `projection`
     the head has two layers before its last, as in MOON, and features are what those give. `std` is that of the last
-    layer's first weights."""
+    layer's first weights. `kind` is how the head pools what the backbone sees; see `models.heads`."""
 
     def __init__(
-        self, backbone: Backbone, num_classes: int, dropout: float = 0.0, projection: int = 0, std: float = 0.01
+        self,
+        backbone: Backbone,
+        num_classes: int,
+        dropout: float = 0.0,
+        projection: int = 0,
+        std: float = 0.01,
+        kind: Head = "linear",
+        pool_width: int = 0,
     ) -> None:
         super().__init__()
-        width = backbone.out_channels
+        pool = make_pool(kind, backbone.out_channels, pool_width)
+        width = pool.width
         self.backbone = backbone
         self.projected = projection > 0
-        self.head = nn.ModuleDict()
+        self.head = nn.ModuleDict({"pool": pool})
         if projection:
             layers = [nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, projection)]
             self.head["projection"] = nn.Sequential(*layers)
@@ -46,10 +55,21 @@ class Classifier(nn.Module):
 
     def features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Pooled (or projected) features, and the logits made of them."""
-        return self.classify(self.backbone(x))
+        return self.answered(self.seen(x))
+
+    def seen(self, x: Tensor) -> Tensor:
+        """What the head is given of an input, (N, C, T, P): all times and places or, where it would take their mean,
+        the backbone's own one vector."""
+        if isinstance(self.head["pool"], Mean):
+            return self.backbone(x)[:, :, None, None]
+        return as_places(self.backbone.features(x))
+
+    def answered(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """The head's part of it."""
+        return self.classify(self.head["pool"](seen))
 
     def classify(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """The head's part of it."""
+        """What comes after pooling."""
         if self.projected:
             features = self.head["projection"](features)
         return features, self.head["fc"](self.head["dropout"](features))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from fedreel.config import load_recipe
+from fedreel.errors import DataError
 from fedreel.reproduce.spec import Choose, Row, Scale, Table
 
 # Three tries for each method, the default first, then values of its paper's range; methods without a setting of their
@@ -41,7 +44,55 @@ def _row(name: str) -> Row:
     return Row(name, {"method.name": name}, grid=grid)
 
 
+def _few(data: Path | None) -> tuple[Row, ...]:
+    """For every folder of clips SET-N: the recipe clips with each head, and the recipe that starts from nothing."""
+    folders = sorted(p for p in data.iterdir() if p.is_dir() and p.name.rpartition("-")[2].isdigit()) if data else []
+    if data is not None and not folders:
+        raise DataError(
+            "there are no clips here to learn from",
+            where=str(data),
+            expected="folders SET-N, N labelled clips of each owner, as bench/few_clips.py lays them out",
+        )
+    folders.sort(key=lambda p: (p.name.rpartition("-")[0], int(p.name.rpartition("-")[2])))
+    heads: dict[str, dict[str, Any]] = {
+        f"clips, {head}": {"task.head": head} for head in ("motion", "linear", "attentive")
+    }
+    heads["clips, attentive"] |= {"task.head_width": 128, "train.optimizer": "adamw", "train.momentum": 0.0}
+    recipes: dict[str, dict[str, Any]] = {**heads, "from scratch": _from_scratch()}
+    grids = {name: {"train.lr": (0.1, 0.03) if name == "from scratch" else (0.001, 0.01)} for name in recipes}
+    places: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"data.source": str(p.resolve())}, dict(zip(("set", "clips"), p.name.rsplit("-", 1)))) for p in folders
+    ] or [({}, {"set": "playground"})]
+    return tuple(
+        Row(name, {**settings, **source}, setting, grid=grids[name])
+        for source, setting in places
+        for name, settings in recipes.items()
+    )
+
+
+def _from_scratch() -> dict[str, Any]:
+    """The settings in which the recipe recognition differs from clips."""
+    recipe = load_recipe("recognition")
+    task = {f"task.{key}": value for key, value in recipe.task.items() if key != "name"}
+    train = {f"train.{key}": getattr(recipe.train, key) for key in ("epochs", "batch_size", "lr", "weight_decay")}
+    return {**task, **train, "task.head": "linear", "round.rounds": recipe.round.rounds}
+
+
+_HELD_OUT = Choose("loss", {"data.validate": True}, "a part of the training clips", higher=False)
 TABLES = {
+    "few": Table(
+        rows=_few,
+        metrics=("top1", "top1_clients"),
+        scales={
+            "smoke": Scale("clips", (0,), {"round.rounds": 1, "task.frames": 4, "task.size": 32, "data.size": "tiny"}),
+            "small": Scale("clips", (0, 1, 2), choose_given=_HELD_OUT),
+        },
+        notes=(
+            "top1 in percent on the owners' test clips; seeds differ in first weights and in the order of batches",
+            "rates and heads are to be chosen by the loss on a part of the training clips",
+        ),
+        factor=100.0,
+    ),
     "methods": Table(
         rows=tuple(map(_row, _GRIDS)),
         metrics=("top1", "top1_clients"),
@@ -57,5 +108,5 @@ TABLES = {
             "one of its own",
         ),
         factor=100.0,
-    )
+    ),
 }

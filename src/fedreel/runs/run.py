@@ -149,9 +149,14 @@ def load(path: Path | str, *, model: str = GLOBAL, client: str = "", trained: in
 def _without_init(recipe: Recipe) -> Recipe:
     """What a finished model began with is not read again: the file may be gone by now."""
     backbone = recipe.task.get("backbone")
-    if not isinstance(backbone, dict) or "init" not in backbone:
-        return recipe
-    return replace(recipe, task={**recipe.task, "backbone": {**backbone, "init": ""}})
+    return replace(recipe, task={**recipe.task, "backbone": _emptied(backbone)}) if backbone else recipe
+
+
+def _emptied(backbone: Any) -> Any:
+    """Without `init`, nor that of a backbone within it."""
+    if not isinstance(backbone, dict):
+        return backbone
+    return {key: "" if key == "init" else _emptied(value) for key, value in backbone.items()}
 
 
 def _private(run: Path, client: str, wanted: Sequence[str]) -> dict[str, Tensor]:

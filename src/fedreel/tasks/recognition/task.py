@@ -11,14 +11,17 @@ from torch import Tensor, nn
 
 from fedreel.config import DataConfig, check_ranges
 from fedreel.core.abilities import Embeds
-from fedreel.core.task import Population, Tensors
+from fedreel.core.task import Examples, Outputs, Population, Tensors
+from fedreel.errors import RecipeError
 from fedreel.models.backbone import Backbone, BackboneConfig, Clips
 from fedreel.models.classifier import Classifier
+from fedreel.models.heads import Head
 from fedreel.models.r3d import R3DConfig
 from fedreel.tasks.vision.clip_input import network_input, pooled, scale_card
 from fedreel.tasks.vision.clips import ClipPopulation, open_clips
 from fedreel.tasks.vision.contrast import Contrasting
 from fedreel.tasks.vision.contrast_views import SimCLR
+from fedreel.tasks.vision.frozen import Look, frozen_examples
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,15 @@ class Recognition(Contrasting, Embeds):
     backbone: BackboneConfig = field(default_factory=R3DConfig)
     frames: int = 8
     size: int = 32
+    head: Head = "linear"  # on the mean of what the backbone sees; motion: on its mean and changes; attentive: V-JEPA's
+    head_width: int = 0  # of the attentive head; 0: as many numbers as the backbone has
     dropout: float = 0.0
     projection: int = 0  # > 0: two layers of this output before the classifier, where MOON contrasts
     shift: int = 0  # augmentation: shift clips by up to so many pixels
+    kept_views: int = (
+        1  # of each training clip, where the backbone is frozen and sees each once: the clip as it is, and
+    )
+    # random ones; an epoch sees one of them
     differences: bool = False  # the network sees differences of neighbouring frames, not frames
 
     def __post_init__(self) -> None:
@@ -41,13 +50,28 @@ class Recognition(Contrasting, Embeds):
         self.check_contrast()
         check_ranges(self, "task", size=(1, math.inf), dropout=(0, 1))
         check_ranges(self, "task", projection=(0, math.inf), shift=(0, math.inf))
+        check_ranges(self, "task", head_width=(0, math.inf), kept_views=(1, math.inf))
+        if self.kept_views > 1 and not self.shift:
+            raise RecipeError(
+                "all views of a clip would be the same",
+                where="[task] kept_views",
+                expected="1, or a shift of 1 or more",
+                found=f"kept_views = {self.kept_views}, shift = 0",
+            )
         check_ranges(self, "task", frames=(2 if self.differences else 1, math.inf))
 
     def network(self) -> Backbone:
         return self.backbone.built(Clips(self.frames - self.differences, self.size))
 
     def classifier(self) -> nn.Module:
-        return Classifier(self.network(), self.classes, dropout=self.dropout, projection=self.projection)
+        return Classifier(
+            self.network(),
+            self.classes,
+            dropout=self.dropout,
+            projection=self.projection,
+            kind=self.head,
+            pool_width=self.head_width,
+        )
 
     def population(self, data: DataConfig, seed: int) -> Population:
         population = ClipPopulation(open_clips(data, self.size), data, self.frames, seed)
@@ -61,6 +85,22 @@ class Recognition(Contrasting, Embeds):
         frames = source.stack(range(len(source.clips)), self.frames)
         labels = [source.labels.index(clip.label) if clip.label else -1 for clip in source.clips]
         return Tensors((torch.from_numpy(frames), torch.tensor(labels)))
+
+    def prepared(self, model: nn.Module, examples: Examples, training: bool) -> Examples:
+        """Clips of a frozen backbone as what it makes of them: (N, C, T, P) in place of (N, T, H, W, 3)."""
+        if not (isinstance(model, Classifier) and isinstance(examples, Tensors) and model.backbone.frozen_encoder):
+            return examples
+        words = f"{self.backbone.input_scale} {self.size} differences={self.differences}"
+        look = Look(self.labelled_view, self.network_input, words, f"shift {self.shift}")
+        return frozen_examples(model, examples, look, self.kept_views if training else 1)
+
+    def augment(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return batch if _is_prepared(batch) else super().augment(batch)
+
+    def forward(self, model: nn.Module, batch: tuple[Tensor, ...]) -> Outputs:
+        if _is_prepared(batch):
+            return Outputs(*model.answered(batch[0]))  # type: ignore[operator]
+        return super().forward(model, batch)
 
     def labelled_view(self, clips: Tensor) -> Tensor:
         if not self.shift:
@@ -97,3 +137,8 @@ class Recognition(Contrasting, Embeds):
     def network_input(self, clips: Tensor) -> Tensor:
         x = network_input(clips, self.backbone.input_scale)
         return x[:, :, 1:] - x[:, :, :-1] if self.differences else x
+
+
+def _is_prepared(batch: tuple[Tensor, ...]) -> bool:
+    """Whether it holds what a frozen backbone made of clips; clips themselves have five dimensions."""
+    return batch[0].ndim == 4

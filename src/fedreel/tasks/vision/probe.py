@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
 
 import torch
@@ -13,9 +11,10 @@ from torch.nn import functional as F
 from fedreel.config import TrainConfig
 from fedreel.core.capture import Recorder
 from fedreel.core.optim import make_optimizer
-from fedreel.core.task import Examples, Objective, Outputs, Tensors
+from fedreel.core.task import Examples, Objective, Outputs
 from fedreel.core.training import check_finite, fit, learning_rate
 from fedreel.machine.device import seeded
+from fedreel.tasks.vision.frozen import AnyView
 
 PROBE = TrainConfig(
     epochs=100,
@@ -37,7 +36,7 @@ def probe(clips: Tensor, labels: Tensor, classes: int, config: TrainConfig = PRO
         nn.init.normal_(fc.weight, std=0.01)
         nn.init.zeros_(fc.bias)
         classifier = nn.Sequential(nn.Dropout(DROPOUT), fc).to(clips.device)
-        train_epochs(classifier, _Probed(), _AnyClip(clips, labels), config, seed)
+        train_epochs(classifier, _Probed(), AnyView(clips, labels), config, seed)
     return classifier.eval()
 
 
@@ -70,23 +69,3 @@ class _Probed(Labelled):
 
     def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
         return Outputs(batch[0], model(batch[0]))
-
-
-@dataclass(frozen=True)
-class _AnyClip:
-    """Of each video the vector of one of its clips, drawn anew in every epoch."""
-
-    clips: Tensor  # (videos, clips, D)
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def to(self, device: torch.device) -> _AnyClip:
-        return _AnyClip(self.clips.to(device), self.labels.to(device))
-
-    def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, ...]]:
-        videos, clips = self.clips.shape[:2]
-        which = torch.randint(clips, (videos,), generator=generator).to(self.clips.device)
-        seen = self.clips[torch.arange(videos, device=which.device), which]
-        yield from Tensors((seen, self.labels)).batches(size, generator)

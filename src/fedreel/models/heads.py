@@ -1,0 +1,110 @@
+"""What a classifier makes of all that a backbone saw of a clip: (N, C, T, P), C numbers at T times of P places."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Head = Literal["linear", "motion", "attentive"]
+BASE = 10_000.0  # of the wavelengths of positions, as in Vaswani et al. 2017
+
+
+def make_pool(head: Head, channels: int, width: int) -> Pool:
+    """The part of a head before its classifier; `width` is the attentive one's (0: as many as there are channels)."""
+    if head == "attentive":
+        return Attentive(channels, width or channels)
+    return Motion(channels) if head == "motion" else Mean(channels)
+
+
+def as_places(features: Tensor) -> Tensor:
+    """A backbone's features as (N, C, T, P): maps (N, C, T, H, W), or tokens (N, C, T)."""
+    return features.flatten(3) if features.ndim > 3 else features[..., None]
+
+
+class Pool(nn.Module):
+    """(N, C, T, P) to (N, `width`)."""
+
+    width: int
+
+
+class Mean(Pool):
+    """The mean over times and places."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.width = channels
+
+    def forward(self, seen: Tensor) -> Tensor:
+        return seen.flatten(2).mean(2)
+
+
+class Motion(Pool):
+    """What is there and what changes: of each channel the mean, the mean step from one time to the next, whatever its
+    sign, at the same place, and how much more of it there is late than early. Each number is then brought to mean 0 and
+    deviation 1 over the clips, by a batch norm that has nothing to learn: what all clips have in common says nothing,
+    and changes are much smaller than what changes."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.width = 3 * channels
+        self.norm = nn.BatchNorm1d(self.width, affine=False)
+
+    def forward(self, seen: Tensor) -> Tensor:
+        times = seen.shape[2]
+        steps = (seen[:, :, 1:] - seen[:, :, :-1]).abs() if times > 1 else torch.zeros_like(seen)
+        late = torch.linspace(-1, 1, times, device=seen.device, dtype=seen.dtype)[:, None] * seen
+        numbers = torch.cat([part.flatten(2).mean(2) for part in (seen, steps, late)], dim=1)
+        normed: Tensor = self.norm(numbers)
+        return normed
+
+
+class Attentive(Pool):
+    """V-JEPA's attentive probe (Bardes et al. 2024): one learned query looks at all places of all times by
+    cross-attention, without an output projection, and goes through an MLP, each with a residual. Before it, places are
+    normed, brought to `width` numbers and, since a backbone may see every frame alone, told when and where they are."""
+
+    def __init__(self, channels: int, width: int, heads: int = 0) -> None:
+        super().__init__()
+        self.width = width
+        self.heads = heads or next(n for n in (8, 4, 2, 1) if width % n == 0)
+        self.norm = nn.LayerNorm(channels)
+        self.narrow = nn.Identity() if width == channels else nn.Linear(channels, width)
+        self.query = nn.Parameter(torch.empty(1, 1, width))
+        self.before = nn.LayerNorm(width)
+        self.ask, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.after = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        nn.init.trunc_normal_(self.query, std=0.02)
+
+    def forward(self, seen: Tensor) -> Tensor:
+        n, _, times, places = seen.shape
+        tokens = self.narrow(self.norm(seen.flatten(2).transpose(1, 2)))
+        tokens = self.before(tokens + self._when_and_where(times, places, tokens))
+        query = self.query.expand(n, 1, self.width)
+        asked, keys, values = (self._by_head(x) for x in (self.ask(query), self.key(tokens), self.value(tokens)))
+        found = F.scaled_dot_product_attention(asked, keys, values).transpose(1, 2).reshape(n, 1, self.width)
+        query = query + found
+        return (query + self.mlp(self.after(query)))[:, 0]
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+    def _when_and_where(self, times: int, places: int, like: Tensor) -> Tensor:
+        """Half of the numbers tell the time, half the place."""
+        half = self.width // 2
+        when, where = waves(times, half, like), waves(places, self.width - half, like)
+        both = (when[:, None].expand(times, places, half), where.expand(times, places, self.width - half))
+        return torch.cat(both, dim=2).flatten(0, 1)
+
+
+def waves(count: int, width: int, like: Tensor) -> Tensor:
+    """Positions 0 to count - 1 as (count, width) sines, then cosines, of falling frequency."""
+    half = width // 2
+    numbers = torch.arange(max(half, 1), device=like.device, dtype=like.dtype)
+    rate = torch.exp(-math.log(BASE) * numbers / max(half, 1))
+    angles = torch.arange(count, device=like.device, dtype=like.dtype)[:, None] * rate
+    return F.pad(torch.cat([angles.sin(), angles.cos()], dim=1)[:, :width], (0, width - min(2 * len(rate), width)))

@@ -1,0 +1,110 @@
+"""What a frozen backbone sees of clips, computed once and kept on the owner's disk: by the clip's pixels, the weights
+and the transform, so that anything else of these is another file."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedreel.core.task import Examples, Tensors
+from fedreel.data.feature_networks import fingerprint
+from fedreel.data.kept_arrays import keep, kept
+from fedreel.machine.cache import cache_folder
+from fedreel.machine.device import seeded
+from fedreel.models.classifier import Classifier
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a clip (1, T, H, W, 3) is seen: its random view, how it goes into the network, and both in words. Other words
+    are another transform."""
+
+    view: Callable[[Tensor], Tensor]
+    network_input: Callable[[Tensor], Tensor]
+    words: str
+    view_words: str
+
+
+def frozen_examples(model: Classifier, examples: Tensors, look: Look, views: int) -> Examples:
+    """Clips and labels as what the model's head is given of them. Of `views`, the first is the clip as it is and the
+    others are random; which of them an epoch sees is drawn anew."""
+    clips, labels = examples.tensors
+    seen = frozen_views(model, clips, look, views)
+    return Tensors((seen[:, 0], labels)) if views == 1 else AnyView(seen, labels)
+
+
+def frozen_views(model: Classifier, clips: Tensor, look: Look, views: int) -> Tensor:
+    """(N, views, C, T, P) of clips (N, T, H, W, 3); those that were seen before are read."""
+    model.backbone.eval()  # as it always is, frozen; of a model just made nobody has said so yet
+    pool = type(model.head["pool"]).__name__
+    state = fingerprint(model.backbone.state_dict(), f"{pool == 'Mean'} {look.words}")
+    folder = cache_folder() / "features" / "clips" / state
+    names = [_name(clip) for clip in clips]
+    found = [[kept(_file(folder, name, look, view)) for view in range(views)] for name in names]
+    missing = sum(array is None for row in found for array in row)
+    if missing:
+        _log.info("a frozen backbone looks at %d views of clips once; %s keeps what it saw", missing, folder)
+    rows = []
+    for clip, name, row in zip(clips, names, found):
+        for view, array in enumerate(row):
+            if array is None:
+                array = _seen(model, clip, look, view, name).numpy()
+                keep(_file(folder, name, look, view), array)
+            rows.append(torch.from_numpy(array))
+    return torch.stack(rows).unflatten(0, (len(clips), views)) if rows else torch.zeros(0, views, 1, 1, 1)
+
+
+@dataclass(frozen=True)
+class AnyView:
+    """Of each sample one of its views (samples, views, ...), drawn anew in every epoch; the first where nothing is
+    drawn."""
+
+    views: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def nbytes(self) -> int:
+        return self.views.nbytes + self.labels.nbytes
+
+    def to(self, device: torch.device) -> AnyView:
+        return AnyView(self.views.to(device), self.labels.to(device))
+
+    def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, ...]]:
+        samples, views = self.views.shape[:2]
+        which = torch.zeros(samples, dtype=torch.long)
+        if generator is not None:
+            which = torch.randint(views, (samples,), generator=generator)
+        seen = self.views[torch.arange(samples), which.to(self.views.device)]
+        yield from Tensors((seen, self.labels)).batches(size, generator)
+
+
+def _seen(model: Classifier, clip: Tensor, look: Look, view: int, name: str) -> Tensor:
+    """One clip at a time: what a network makes of it would else depend, in its last bits, on its neighbours."""
+    device = next(model.backbone.parameters()).device
+    one = clip[None].to(device)
+    with torch.no_grad(), seeded(int(name[:12], 16) + view, device):
+        shown = look.view(one) if view else one
+        return model.seen(look.network_input(shown))[0].float().cpu()
+
+
+def _name(clip: Tensor) -> str:
+    """Of a clip's pixels."""
+    digest = hashlib.blake2b(f"{tuple(clip.shape)} ".encode(), digest_size=16)
+    digest.update(clip.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def _file(folder: Path, name: str, look: Look, view: int) -> Path:
+    drawn = hashlib.sha256(f"{look.view_words} {view}".encode()).hexdigest()[:12] if view else "plain"
+    return folder / name[:2] / f"{name}-{drawn}.npy"
