@@ -70,7 +70,7 @@ def test_the_report_is_told_of_every_client(tmp_path: Path) -> None:
     assert told["train"] == {"a": [4, 0, 0], "b": [3, 0, 0], "c": [2, 0, 0]}
     assert told["test"] == {"a": [0, 4, 0], "b": [0, 3, 0], "c": [0, 2, 0]}
     assert told["broken"] == 0
-    assert told["sets"]["b"] == {"classes": ["sit", "run", "lie"]}
+    assert told["sets"]["b"] == {"classes": ["sit", "run", "lie"], "joints": [*KINECT_V1.names]}
     (tmp_path / "b.npz").unlink()
     assert population(tmp_path).describe()["classes"] == ["run", "jump"]
 

@@ -229,7 +229,7 @@ def test_recordings_that_cannot_be_used_leave_nothing(federated: Path, tmp_path:
         "none.npz": "no such file",
         "text.skeleton": "cannot be used",
         "broken.npz": "not a readable",
-        "film.mp4": "this is a video, and this run's model recognises moving skeletons",
+        "film.mp4": "cannot be read as video|weights are not here|fedreel.pose",
         one(tmp_path / "few.npz", motion(0), joint_names=few).name: "too few of the joints",
         one(tmp_path / "empty.npz", 0 * motion(0)).name: "no body in any frame",
         one(tmp_path / "nan.npz", motion(0) * np.float32("nan")).name: "no body in any frame",

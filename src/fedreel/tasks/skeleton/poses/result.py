@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedreel.report.markup import count
 from fedreel.tasks.use.result import Result
 
 
@@ -24,7 +23,7 @@ class PosesResult(Result):
 
     def lines(self) -> list[str]:
         """How many people, and in which part of the frames each is there."""
-        head = f"{count(self.people, 'person', 'people')} in {count(self.frames, 'frame')}"
+        head = f"{self.people} {'person' if self.people == 1 else 'people'} in {self.frames:,} frames"
         shares = zip(self.seen, self.scores)
         rows = [
             f"  {number}  in {100 * seen / self.frames:.0f} % of the frames, {100 * score:.0f} % sure"
