@@ -98,7 +98,8 @@ def test_every_recipe_that_comes_along_can_be_built(name: str) -> None:
     assert recipe.system
     assert recipe.description
     assert "classes" not in recipe.task  # they are counted
-    task = make_task(recipe)
+    weights = {"clips": {"task.backbone.image.init": ""}}  # a package of another extra holds them
+    task = make_task(load_recipe(name, weights.get(name, ())))
     assert hasattr((replace(task, classes=2) if hasattr(task, "classes") else task).model(), "backbone")
     make_method(recipe)
     make_partitioner(recipe.data.partition)

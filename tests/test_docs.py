@@ -67,6 +67,7 @@ def commands(program: str) -> list[tuple[Block, str]]:
     return [(block, line) for block, line in lines if line.startswith(f"{program} ")]
 
 
+WITHOUT_WEIGHTS = {"clips": {"task.backbone.image.init": ""}}  # that a package of another extra holds
 SCRIPTS = blocks("python")
 COMMANDS = commands("fedreel")
 MAKE = commands("make")
@@ -254,7 +255,11 @@ def check_verb(folder: Path) -> None:
 
 def tensors_of(method: Method) -> list[TensorInfo]:
     """Of recognition's model, and of those on the tasks that the method needs: it may keep back what only they have."""
-    tasks = {name: make_task(load_recipe(name)) for name in recipe_names() if not name.endswith("-paper")}
+    tasks = {
+        name: make_task(load_recipe(name, WITHOUT_WEIGHTS.get(name, ())))
+        for name in recipe_names()
+        if not name.endswith("-paper")
+    }
     needed = [task for task in tasks.values() if method.needs and all(isinstance(task, a) for a in method.needs)]
     counted = [
         replace(task, classes=2) if hasattr(task, "classes") else task  # type: ignore[call-arg,type-var]

@@ -126,7 +126,7 @@ def test_a_package_that_registers_something_else_is_told(monkeypatch: pytest.Mon
     with pytest.raises(RecipeError, match="registered something else") as caught:
         make_task(load_recipe("recognition", ["task.backbone=still"]))
     assert caught.value.expected == "a BackboneConfig"
-    with pytest.raises(RecipeError, match="choose r3d"):
+    with pytest.raises(RecipeError, match="choose frames or r3d"):
         Recognition(backbone=ResNet18Config())
 
 
@@ -150,7 +150,7 @@ def test_it_is_refused_before_any_data_are_read(tmp_path: Path) -> None:
     settings = {"task.backbone": "resnet18", "data.source": tmp_path / "nowhere"}
     said = cli("run", "recognition", *sets(settings), "--out", tmp_path / "run")
     assert said.code == 2
-    assert "the backbone resnet18 takes images, but this task has clips: choose r3d" in said.err
+    assert "the backbone resnet18 takes images, but this task has clips: choose frames or r3d" in said.err
     assert not (tmp_path / "run").exists()
 
 

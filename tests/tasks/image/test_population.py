@@ -22,6 +22,7 @@ from fedreel.errors import DataError, FedreelError, RecipeError
 from fedreel.playground import TINY
 from fedreel.tasks.image.pictures import Pictures, open_pictures
 from fedreel.tasks.image.population import PicturePopulation, open_public
+from fedreel.tasks.image.task import Image as ImageTask
 
 CLASSES = ("ant", "bee", "cow", "dog")
 DIRICHLET = {"name": "dirichlet", "num_partitions": 5, "alpha": 0.5, "min_partition_size": 3}
@@ -265,6 +266,7 @@ def test_all_clients_share_the_test_images_on_every_device() -> None:
 def test_a_worker_keeps_one_copy_of_the_test_images_for_all_clients() -> None:
     made = population(pictures(splits="train test"))
     worker = Worker.__new__(Worker)
+    worker.task, worker.model = ImageTask(classes=2), torch.nn.Identity()
     worker.population, worker.residence, worker._known = made, Residence(torch.device("meta"), 10**9), {}
     kept = [worker._data(client).test for client in made.clients]
     assert len({id(test.images) for test in kept}) == 1

@@ -373,7 +373,7 @@ def test_a_finished_model_does_not_need_the_weights_it_began_with(data: Path, tr
     before = recognize(file, run)
     (tmp_path / "first.safetensors").unlink()
     assert recognize(file, run) == before
-    assert api.load(run).card["recipe"]["task"]["backbone"] == began
+    assert api.load(run).card["recipe"]["task"]["backbone"].items() >= began.items()
 
 
 # what is refused

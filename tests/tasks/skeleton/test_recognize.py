@@ -238,7 +238,8 @@ def test_recordings_that_cannot_be_used_leave_nothing(federated: Path, tmp_path:
     for name, problem in files.items():
         with pytest.raises(DataError, match=problem) as error:
             recognize(tmp_path / name, federated, client="left", page=tmp_path / "p.html", json=tmp_path / "p.json")
-        assert str(tmp_path / name) in error.value.where
+        if "weights" not in error.value.problem:  # which may be missing before anybody looks at the film
+            assert str(tmp_path / name) in error.value.where
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 
