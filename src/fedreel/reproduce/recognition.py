@@ -89,7 +89,7 @@ TABLES = {
         },
         notes=(
             "top1 in percent on the owners' test clips; seeds differ in first weights and in the order of batches",
-            "rates and heads are to be chosen by the loss on a part of the training clips",
+            "rates are chosen by the loss on a part of the training clips; each head is a row of its own",
         ),
         factor=100.0,
     ),
