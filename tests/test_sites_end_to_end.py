@@ -24,7 +24,17 @@ from fedreel.config import DataConfig
 from fedreel.runs.run import run
 from support.conformance_engines import ROLES, Stage, assert_same_end, at_sites, local, summary
 from support.conformance_jobs import SITES, SMALL_TASKS, write_data
-from support.flower_site import Federation, Running, environment, fedreel, free_port, job_file, left_over, toy_recipe
+from support.flower_site import (
+    FORGETFUL,
+    Federation,
+    Running,
+    environment,
+    fedreel,
+    free_port,
+    job_file,
+    left_over,
+    toy_recipe,
+)
 from support.synthetic import Slow
 from support.toy import Toy
 
@@ -205,7 +215,8 @@ def test_a_job_ends_at_sites_as_it_does_here(name: str, here: Stage, there: Stag
 def test_everything_is_killed_once_and_the_run_ends_right(
     federation: Federation, undisturbed: Path, tmp_path: Path
 ) -> None:
-    """kill -9 of an executor, of a worker, of a whole site, of the server, and of the job itself, in mid-round."""
+    """kill -9 of an executor, of a worker, of a whole site, which then forgets a reply, of the server, and of the job
+    itself, in mid-round."""
     job, out = job_file(tmp_path / "job.toml", toy_recipe(rounds=3, seconds=5, data=TOY)), tmp_path / "out"
     submit = ("submit", job, "--out", out, "--server", federation.server_folder)
     running = Running(*submit, log=tmp_path / "submit.out")
@@ -216,15 +227,17 @@ def test_everything_is_killed_once_and_the_run_ends_right(
     kill(processes("fedreel.sites.worker", str(federation.folder / "lab")))
     working(federation, "home", running, 1, client="c2")
     kill(processes(str(federation.folder / "home")))  # as if the plug was pulled
-    federation.start_site("home")
+    federation.start_site("home", FORGETFUL)
     working(federation, "ward", running, 2)
     kill(processes(str(federation.server_folder), without=("site start", "submit")))
     federation.server.start()
     federation.server.wait_for("Listening for sites")
     working(federation, "ward", running, 3)
+    assert "forgotten for a test" in (federation.folder / "home" / "node.log").read_text()
     kill([running.process.pid])
-    resumed = fedreel(*submit, "--resume", timeout=400)
-    assert "slow on toy: 3 rounds" in resumed.stdout
+    resumed = Running(*submit, "--resume", log=tmp_path / "resumed.out")
+    resumed.wait_for("slow on toy: 3 rounds")
+    assert resumed.process.wait(60) == 0
     same_end(out, federation, undisturbed)
     said = [site.log.read_text() for site in federation.sites.values()]
     assert sum(text.count("connected again") for text in said) >= 2  # when the server was killed

@@ -127,12 +127,20 @@ def test_errors_and_silence_are_reasons_too(link: FakeLink) -> None:
         "n1": Frame({"what": "reply", "content": said(["a"])}),
         "n2": Frame({"what": "error", "reason": "the app raised"}),
     }
-    link.coming.append(lambda: answer_all(link, answers))
+    link.coming += [lambda: answer_all(link, answers)] * 3
     with pytest.raises(RunError) as caught:
         call_roster(job(), cast(Link, link), MADE, WANTED, 10)
     assert "south: the app raised" in caught.value.found
     assert "west: no answer in time" in caught.value.found
     assert "north" not in caught.value.found
+    assert [s.node for s in link.messages] == ["n1", "n2", "n3", "n2", "n2"]  # who fails is asked three times
+
+
+def test_a_site_whose_first_answer_got_lost_is_asked_again(link: FakeLink) -> None:
+    lost = {"n1": Frame({"what": "error", "reason": "lost"})}
+    here = {"n1": Frame({"what": "reply", "content": said(["a"])})}
+    link.coming += [lambda: answer_all(link, lost), lambda: answer_all(link, here)]
+    assert call_roster(job(), cast(Link, link), MADE, {"north": "n1"}, 10).nodes == {"a": "n1"}
 
 
 def test_a_site_that_is_not_connected_is_waited_for_and_then_named(link: FakeLink) -> None:

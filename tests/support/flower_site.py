@@ -19,9 +19,13 @@ TESTS = Path(__file__).parent.parent
 FEDREEL = [sys.executable, "-m", "fedreel"]
 
 
-def environment() -> dict[str, str]:
-    """Processes know the tests' own methods and the toy task, as an installed package would make them known."""
-    path = os.pathsep.join([str(TESTS), str(TESTS / "plugin"), os.environ.get("PYTHONPATH", "")])
+FORGETFUL = TESTS / "support" / "forgetful"
+
+
+def environment(*first: Path) -> dict[str, str]:
+    """Processes know the tests' own methods and the toy task, as an installed package would make them known. They look
+    into the folders `first` before any other."""
+    path = os.pathsep.join([*map(str, first), str(TESTS), str(TESTS / "plugin"), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
@@ -60,8 +64,10 @@ def fedreel(*arguments: object, check: bool = True, timeout: float = 300) -> sub
 class Running:
     """A command that stays: server or site. Its output is in a file."""
 
-    def __init__(self, *arguments: object, log: Path, prefix: tuple[str, ...] = ()) -> None:
-        self.arguments, self.log, self.prefix = arguments, log, prefix
+    def __init__(
+        self, *arguments: object, log: Path, prefix: tuple[str, ...] = (), path: tuple[Path, ...] = ()
+    ) -> None:
+        self.arguments, self.log, self.prefix, self.path = arguments, log, prefix, path
         self.start()
 
     def start(self) -> None:
@@ -70,7 +76,7 @@ class Running:
         with open(self.log, "ab") as file:
             command = [*self.prefix, *FEDREEL, *map(str, self.arguments)]
             self.process = subprocess.Popen(
-                command, env=environment(), stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+                command, env=environment(*self.path), stdout=file, stderr=subprocess.STDOUT, start_new_session=True
             )
 
     def said(self) -> str:
@@ -116,9 +122,9 @@ class Federation:
             self.close()
             raise
 
-    def start_site(self, name: str) -> Running:
+    def start_site(self, name: str, *path: Path) -> Running:
         where = ("--site", self.folder / name, "--server", self.address, "--ca", self.ca)
-        self.sites[name] = Running("site", "start", *where, log=self.folder / f"{name}.out")
+        self.sites[name] = Running("site", "start", *where, log=self.folder / f"{name}.out", path=path)
         return self.sites[name]
 
     def close(self) -> None:

@@ -214,7 +214,7 @@ class FlowerEngine:
         away."""
         folder = Server(Path(server))
         blueprint = Blueprint(job.task, job.method, job.recipe.seed, job.device)
-        link = Link(folder.flower_home, wait=30, log=folder.log)
+        link = Link(folder.flower_home, watch=True, wait=30, log=folder.log)
         try:
             roster = call_roster(job, link, blueprint, folder.nodes_of(sites), wait)
             folder.note_job(job.run_id, job.out)

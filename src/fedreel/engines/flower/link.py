@@ -38,6 +38,7 @@ clientapp = "fedreel.engines.flower.relay:client_app"
 
 [tool.flwr.app.config]
 socket = ""
+watch = false
 """
 
 
@@ -47,10 +48,19 @@ class Lost(Exception):
 
 class Link:
     """A running Flower app whose server side is connected to us. `home` is the folder of Flower's configuration that
-    names the SuperLink `fedreel`. Closing the link ends the app."""
+    names the SuperLink `fedreel`. With `watch`, messages that get lost at a SuperNode are found out; in a simulation
+    nodes do not take them one after another. Closing the link ends the app."""
 
-    def __init__(self, home: Path, *, options: tuple[str, ...] = (), wait: float = 60, log: Path | None = None) -> None:
-        self.home, self.options, self.log = home, options, log
+    def __init__(
+        self,
+        home: Path,
+        *,
+        options: tuple[str, ...] = (),
+        watch: bool = False,
+        wait: float = 60,
+        log: Path | None = None,
+    ) -> None:
+        self.home, self.options, self.watch, self.log = home, options, watch, log
         self._folder = Path(tempfile.mkdtemp(prefix="fedreel-"))  # a short path: sockets have 108 characters
         self._pipe: Connection | None = None
         self._numbers = itertools.count(1)
@@ -135,7 +145,7 @@ class Link:
 
     def _run_app(self) -> str:
         """Submit the app; returns what went wrong, if anything."""
-        config = f'socket="{self._folder / "s"}"'
+        config = f'socket="{self._folder / "s"}" watch={str(self.watch).lower()}'
         command = [program("flwr"), "run", str(self._folder / "app"), "fedreel", "--run-config", config]
         try:
             done = subprocess.run(

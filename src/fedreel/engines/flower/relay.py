@@ -9,19 +9,23 @@ import time
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from multiprocessing.connection import Client, Connection
-from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedreel.engines.flower.pipe import Bytes, Frame, receive, send
+from fedreel.engines.flower.post import Post
 
 _POLLS = (0.2, 3.0)  # seconds between two looks for replies, at least and at most
 _PATIENCE = 0.1  # it looks again after this share of the time that nothing has happened
 _WORKER_START = 120  # seconds that a site's worker may take to start
+_SILENCE = 30.0  # seconds without an answer after which a site is asked whether it is there
+_TTL = 86400.0  # seconds for which that question stands
 _PIECE = 4 << 20  # bytes that travel in one of Flower's records
 _DEATHS = 3  # how often a worker may die over one frame
+
+PING = "ping"  # the type of a frame that is answered by whoever gets it
 
 server_app = ServerApp()
 client_app = ClientApp()
@@ -31,19 +35,19 @@ client_app = ClientApp()
 def serve(grid: Grid, context: Context) -> None:
     """Until the other side hangs up: push the messages that come over the pipe, hand replies back by message id."""
     with Client(str(context.run_config["socket"]), "AF_UNIX") as pipe:
-        open_: dict[str, int] = {}
+        post = Post(grid, _SILENCE)
         last = time.monotonic()  # when something happened
         try:
             while True:
                 pause = min(max(_PATIENCE * (time.monotonic() - last), _POLLS[0]), _POLLS[1])
                 while pipe.poll(pause):
-                    _obey(grid, pipe, receive(pipe), open_)
+                    _obey(grid, pipe, receive(pipe), post)
                     last, pause = time.monotonic(), 0.0
-                for reply in grid.pull_messages(list(open_)) if open_ else ():
+                for number, reply in post.pull() if post else ():
                     last = time.monotonic()
-                    number = open_.pop(reply.metadata.reply_to_message_id, None)
-                    if number is not None:
-                        send(pipe, _reply(reply, number))
+                    send(pipe, _reply(reply, number))
+                if context.run_config["watch"]:
+                    post.ask_the_silent(lambda node: _message(Frame({"type": PING}), node, _TTL))
         except (EOFError, ConnectionError):
             return
 
@@ -52,6 +56,8 @@ def serve(grid: Grid, context: Context) -> None:
 def work(message: Message, context: Context) -> Message:
     """One frame for this node: a site's worker answers it, or, in a simulation, this very process."""
     frame = unwrap(message.content)
+    if frame.head["type"] == PING:
+        return Message(wrap(Frame({})), reply_to=message)
     socket = context.node_config.get("socket")
     if socket is None:
         from fedreel.engines.flower.simulation import answer
@@ -94,29 +100,27 @@ def _cut(arrays: Iterable[Bytes]) -> Iterator[bytes]:
         yield bytes(piece)
 
 
-def _obey(grid: Grid, pipe: Connection, frame: Frame, open_: dict[str, int]) -> None:
+def _obey(grid: Grid, pipe: Connection, frame: Frame, post: Post) -> None:
     """A frame of the engine: `nodes` asks who is there, `send` is for a node, `drop` gives a message up."""
     what, number = frame.head["what"], frame.head["number"]
     if what == "nodes":
         here = {str(node.node_id): node.last_activated_at for node in grid.get_nodes()}
         send(pipe, Frame({"what": "nodes", "number": number, "nodes": here}))
     elif what == "drop":
-        for message_id in [m for m, n in open_.items() if n == number]:
-            del open_[message_id]
+        post.drop(number)
     else:
-        content = wrap(Frame(frame.head["content"], frame.arrays))
-        message = Message(content, dst_node_id=int(frame.head["node"]), message_type="query", ttl=frame.head["ttl"])
-        for message_id in _pushed(grid.push_messages([message])):
-            open_[message_id] = number
-            return
-        send(pipe, Frame({"what": "error", "number": number, "reason": "the SuperLink did not accept the message"}))
+        content = Frame(frame.head["content"], frame.arrays)
+        if not post.push(number, _message(content, int(frame.head["node"]), frame.head["ttl"])):
+            send(pipe, Frame({"what": "error", "number": number, "reason": "the SuperLink did not accept the message"}))
 
 
-def _pushed(message_ids: Iterable[Any]) -> list[str]:
-    return [m for m in message_ids if m]
+def _message(frame: Frame, node: int, ttl: float) -> Message:
+    return Message(wrap(frame), dst_node_id=node, message_type="query", ttl=ttl)
 
 
-def _reply(reply: Message, number: int) -> Frame:
+def _reply(reply: Message | None, number: int) -> Frame:
+    if reply is None:
+        return Frame({"what": "error", "number": number, "reason": "the message or its answer got lost on the way"})
     if reply.has_error():
         return Frame({"what": "error", "number": number, "reason": f"{reply.error.code}: {reply.error.reason}"})
     try:

@@ -15,6 +15,7 @@ from fedreel.engines.flower.pipe import Frame
 from fedreel.errors import RunError
 
 _ANSWER = 600.0  # seconds that a site may take to look at its data
+_TRIES = 3  # how often a site is asked whose Flower processes fail over it
 
 
 @dataclass(frozen=True)
@@ -34,16 +35,25 @@ def call_roster(job: Job, link: Link, made: Blueprint, wanted: Mapping[str, str]
     _wait_for(link, wanted, wait)
     model = {"layout": made.travelling.id, "frozen": made.digest}
     head = {"type": "roster", "run": job.run_id, "start": job.start, "recipe": as_table(job.recipe), **model}
-    asked = {link.send("send", content=Frame(head), node=node, ttl=_ANSWER): name for name, node in wanted.items()}
+
+    def ask(site: str) -> int:
+        return link.send("send", content=Frame(head), node=wanted[site], ttl=_ANSWER)
+
+    asked, tries = {ask(site): site for site in wanted}, dict.fromkeys(wanted, 1)
     answers: dict[str, dict[str, Any]] = {}
     deadline = time.monotonic() + _ANSWER
-    while len(answers) < len(asked) and time.monotonic() < deadline:
+    while len(answers) < len(wanted) and time.monotonic() < deadline:
         frame = link.event(1.0)
         if frame is None or frame.head["number"] not in asked:
             continue
         site = asked[frame.head["number"]]
-        failed = {"problem": frame.head.get("reason", "no answer")}
-        answers[site] = frame.head["content"] if frame.head["what"] == "reply" else failed
+        if frame.head["what"] == "reply":
+            answers[site] = frame.head["content"]
+        elif tries[site] < _TRIES:
+            tries[site] += 1
+            asked[ask(site)] = site
+        else:
+            answers[site] = {"problem": frame.head.get("reason", "no answer")}
     return make_roster(wanted, {site: answers.get(site, {"problem": "no answer in time"}) for site in wanted})
 
 
