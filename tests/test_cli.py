@@ -70,8 +70,10 @@ def test_help_and_the_reading_commands_do_not_import_torch(runs: list[Path]) -> 
     commands = [[*c.split(), "--help"] for c in ["", *COMMANDS]]
     commands += [["list", "recipes"], ["ledger", str(runs[0])], ["compare", *map(str, runs)], ["report", str(runs[0])]]
     script = f"""
-import sys
+import importlib.util, sys
 from fedreel.cli import main
+if importlib.util.find_spec("flwr"):
+    import fedreel.sites.gate, fedreel.sites.node  # processes that stay at a server and a site
 for args in {commands!r}:
     sys.argv = ["fedreel", *args]
     try:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import tomli_w
 
 from fedreel.config import DataConfig, Recipe, build, read_toml
-from fedreel.data.hugging_face import find_folder
-from fedreel.data.weights_file import SUFFIXES
 from fedreel.errors import DataError, FedreelError, RecipeError, RunError
 from fedreel.machine.files import write_atomic
 
@@ -98,6 +96,9 @@ class SiteFolder:
 
     def weights(self, task: dict[str, Any]) -> dict[str, Any]:
         """A recipe's task with the weights that its backbone begins with as they lie here: nothing is fetched."""
+        from fedreel.data.hugging_face import find_folder
+        from fedreel.data.weights_file import SUFFIXES
+
         backbone = task.get("backbone")
         name = backbone.get("init") if isinstance(backbone, dict) else ""
         if not isinstance(backbone, dict) or not isinstance(name, str) or not name or name == "imagenet":
