@@ -33,7 +33,8 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 
 from fedreel.engines.flower.relay import work
 
-_POLL = 0.2  # seconds between two looks for a message
+_POLLS = (0.2, 1.5)  # seconds between two looks for a message, at least and at most: the SuperNode looks every 3
+_PATIENCE = 0.05  # it looks again after this share of the time that there was none
 _AT_ONCE = 8  # messages under way; the worker answers one after another
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
@@ -44,13 +45,15 @@ def main() -> None:
     arguments = json.loads(sys.argv[1])
     address, secret = arguments["address"], Path(arguments["secret"]).read_bytes()
     signs = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={_ACQUIRE})
+    last = time.monotonic()  # when there was a message
     with ThreadPoolExecutor(_AT_ONCE) as threads, _talk(address, signs) as node:
         while True:
             taken = node.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
             if taken.token:
                 threads.submit(_carry, address, taken.token)
+                last = time.monotonic()
             else:
-                time.sleep(_POLL)
+                time.sleep(min(max(_PATIENCE * (time.monotonic() - last), _POLLS[0]), _POLLS[1]))
 
 
 def _carry(address: str, token: str) -> None:
