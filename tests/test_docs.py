@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import shlex
-import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +26,7 @@ from fedreel.core.weights import TensorInfo, bind
 from fedreel.data.division import make_partitioner
 from fedreel.registry import BACKBONES, ENGINES, METHODS, TASKS
 from fedreel.reproduce import find_table
+from support.warm import run_script
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -86,10 +85,8 @@ def test_examples_run(block: Block, tmp_path: Path) -> None:
     save_named(tmp_path)
     script = tmp_path / "example.py"
     script.write_text(block.text, encoding="utf-8")
-    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(fedreel.__file__).parent.parent)}
-    env = {**os.environ, **own}
-    done = subprocess.run([sys.executable, script.name], cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    code = run_script(script, tmp_path / "said.txt")
+    assert code == 0, (tmp_path / "said.txt").read_text()
 
 
 @pytest.mark.parametrize(("block", "line"), COMMANDS, ids=[line for _, line in COMMANDS])
