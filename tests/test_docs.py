@@ -26,7 +26,7 @@ from fedreel.core.weights import TensorInfo, bind
 from fedreel.data.division import make_partitioner
 from fedreel.registry import BACKBONES, ENGINES, METHODS, TASKS
 from fedreel.reproduce import find_table
-from support.warm import run_script
+from support.warm import run_python
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -85,8 +85,8 @@ def test_examples_run(block: Block, tmp_path: Path) -> None:
     save_named(tmp_path)
     script = tmp_path / "example.py"
     script.write_text(block.text, encoding="utf-8")
-    code = run_script(script, tmp_path / "said.txt")
-    assert code == 0, (tmp_path / "said.txt").read_text()
+    done = run_python(script.name, cwd=tmp_path)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.parametrize(("block", "line"), COMMANDS, ids=[line for _, line in COMMANDS])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from support.warm import run_python
 
 ROOT = Path(__file__).parent.parent
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text().partition("### What a new task touches\n")[2].partition("\n## ")[0]
@@ -73,7 +73,7 @@ def said(tree: Path, *words: object) -> str:
     env = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
     for name in [name for name in env if name.startswith("PYTEST_")]:
         del env[name]
-    done = subprocess.run([sys.executable, *map(str, words)], cwd=tree, env=env, capture_output=True, text=True)
+    done = run_python(*words, cwd=tree, env=env)
     assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -24,6 +24,7 @@ from fedreel.core.task import Task
 from fedreel.registry import TASKS
 from fedreel.reproduce import find_table
 from fedreel.systems import System, built_in, find_system, resolve, systems, verbs
+from support.warm import run_python
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -144,8 +145,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def told(
     outside: dict[str, str], *args: object, python: bool = False, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c" if python else "-m", *([] if python else ["fedreel"]), *map(str, args)]
-    return subprocess.run(command, env=outside, cwd=cwd, capture_output=True, text=True, check=False, timeout=120)
+    return run_python(*(("-c",) if python else ("-m", "fedreel")), *args, env=outside, cwd=cwd, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -192,9 +192,10 @@ def test_help_names_the_verb_and_imports_neither_torch_nor_the_task(outside: dic
     assert done.returncode == 0, done.stderr
     assert "count       Count the points" in done.stdout or "count      Count the points" in done.stdout
     code = "import sys, fedreel.cli\nprint(sorted({'torch', 'pebbles.task'} & {*sys.modules}))"
-    assert told(outside, code, python=True).stdout.strip() == "[]"
-    assert "count" in told(outside, "count", "--help").stdout
-    assert all(f"--{name}" in told(outside, "count", "--help").stdout for name in SHARED)
+    fresh = subprocess.run([sys.executable, "-c", code], env=outside, capture_output=True, text=True, check=True)
+    assert fresh.stdout.strip() == "[]"
+    said = told(outside, "count", "--help").stdout
+    assert all(f"--{name}" in said for name in SHARED)
 
 
 def test_what_cannot_be_used_of_a_package_is_told_and_left_out(outside: dict[str, str], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Scripts in processes of their own that need not import torch first: they are forked from one that has."""
+"""Python in processes of their own that need not import torch first: they are forked from one that has."""
 
 from __future__ import annotations
 
@@ -6,32 +6,48 @@ import multiprocessing
 import os
 import runpy
 import sys
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from subprocess import CompletedProcess, TimeoutExpired
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(
-    ["torch", "fedreel.runs.run", "fedreel.engines.local", "fedreel.tasks.recognition.task"]
-)
+_processes.set_forkserver_preload(["torch", "safetensors.torch", "rich.progress"])
 
 
-def run_script(script: Path, said: Path, timeout: float = 300) -> int:
-    """Run a script in its own folder; what it says goes to a file. Returns its exit code."""
-    process = _processes.Process(target=_run, args=(script, said, dict(os.environ)))
-    process.start()
-    process.join(timeout)
-    if process.is_alive():
-        process.kill()
-        process.join()
-    assert process.exitcode is not None
-    return process.exitcode
+def run_python(
+    *words: object, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 300
+) -> CompletedProcess[str]:
+    """`python WORDS` to its end, as `subprocess.run` does it: a script, `-m MODULE` or `-c CODE`, and its arguments."""
+    command = [str(word) for word in words]
+    with tempfile.TemporaryDirectory() as folder:
+        said = [Path(folder) / name for name in ("out", "err")]
+        process = _processes.Process(target=_run, args=(command, said, cwd or Path(), dict(env or os.environ)))
+        process.start()
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise TimeoutExpired(command, timeout, *(path.read_bytes() for path in said))
+        return CompletedProcess(command, process.exitcode, *(path.read_text() for path in said))
 
 
-def _run(script: Path, said: Path, environment: dict[str, str]) -> None:
-    with open(said, "wb") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+def _run(command: list[str], said: list[Path], cwd: Path, env: dict[str, str]) -> None:
+    for number, path in enumerate(said, 1):
+        with open(path, "wb") as file:
+            os.dup2(file.fileno(), number)
     os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(script.parent)
-    sys.argv, sys.path[0:0] = [script.name], [str(script.parent)]
-    runpy.run_path(str(script), run_name="__main__")
+    os.environ.update(env)
+    os.chdir(cwd)
+    first, *rest = command
+    path = [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.path[:0] = [str(Path(first).parent.resolve()) if first not in ("-m", "-c") else "", *path]
+    if first == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
+    elif first == "-m":
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = command
+        runpy.run_path(first, run_name="__main__")
