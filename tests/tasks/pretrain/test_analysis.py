@@ -178,10 +178,10 @@ def test_folders_of_owners_without_classes_are_a_client_each(given: Path, tmp_pa
 @pytest.mark.slow
 def test_the_playground_s_own_clips_are_its_downstream_set() -> None:
     task = Pretrain(backbone=small_r3d(), frames=4, size=28)
-    (found,) = pretraining.sets(Recipe(), task)
+    (found,) = pretraining.sets(Recipe(data=DataConfig(size="tiny")), task)
     assert found.name == "actions"
     assert len(found.classes) == 8
-    assert (len(found.train), len(found.test)) == (8 * 50, 8 * 16)
+    assert (len(found.train), len(found.test)) == (8 * 6, 8 * 3)
     assert found.source.side == 32
 
 
