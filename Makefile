@@ -43,7 +43,7 @@ test-fast: $(DEV)
 	$(MAKE) -j2 lint fast-tests
 
 fast-tests: $(DEV)
-	$(PYTEST) -m 'not slow' $(ARGS)
+	$(PYTEST) -n 2 -m 'not slow' $(ARGS)
 
 # Everything, and how long each test took is written to tests/durations.json. Wants a quiet machine.
 test-durations: $(DEV)
