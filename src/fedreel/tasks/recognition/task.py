@@ -102,6 +102,18 @@ class Recognition(Contrasting, Embeds):
             return Outputs(*model.answered(batch[0]))  # type: ignore[operator]
         return super().forward(model, batch)
 
+    def look(self, model: nn.Module, samples: Tensor) -> Tensor:
+        """Clips by their pixels. Where the backbone is frozen, by what it sees of them: that was made for much more
+        than the answer, and it is all that clients keep of clips."""
+        seen = self.ready(model, samples)
+        if not _is_prepared((seen,)):
+            return super().look(model, seen)
+        return torch.cat([seen.mean((2, 3)), seen.flatten(2).std(2, correction=0)], 1)
+
+    def ready(self, model: nn.Module, samples: Tensor) -> Tensor:
+        frozen = isinstance(model, Classifier) and model.backbone.frozen_encoder
+        return model.seen(self.network_input(samples)) if frozen and not _is_prepared((samples,)) else samples  # type: ignore[operator]
+
     def labelled_view(self, clips: Tensor) -> Tensor:
         if not self.shift:
             return clips
