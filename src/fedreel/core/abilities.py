@@ -38,6 +38,13 @@ class Embeds(Ability):
         """Vectors (N, D) of clips (N, frames, side, side, 3), uint8. `mean` pools the backbone's last map over time and
         space; `grid` keeps both, at half the resolution in space (maxima of 2 x 2)."""
 
+    spaced: ClassVar[bool] = False  # whether a clip is evenly spaced frames of a whole video, or frames in a row
+
+    def look(self, model: nn.Module, samples: Tensor) -> Tensor | None:
+        """What clients said that their clips look like (see `Accountable`), of clips that `embed` takes; None where
+        they are not asked."""
+        return None
+
     @property
     def crops(self) -> tuple[int, tuple[float, ...]]:
         """How clips are cropped when a backbone is fine-tuned: the side of the square that is cut out, and the sides

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 RATE = 0.01  # of held-out samples that may be called unlike
+TOO_OFTEN = 0.05  # false alarms: with fewer than 19 held-out samples, nothing is called unlike
 WIDTH = 64  # numbers of a look; longer ones are projected
 STEPS = 16  # of the histogram of distances, for every doubling
 LEAST, MOST = -6, 14  # doublings that it reaches over: from 1/64 to 16,384
@@ -57,6 +58,11 @@ class Space:
         return away.square().mean(1).sqrt()
 
 
+def sequence_look(rows: Tensor) -> Tensor:
+    """What sequences (N, T, D) of vectors look like: their mean and deviation over time, (N, 2 D)."""
+    return torch.cat([rows.mean(1), rows.std(1, correction=0)], 1)
+
+
 def projected(looks: Tensor) -> Tensor:
     """Looks (N, D) as WIDTH numbers by a fixed random matrix, which keeps distances nearly as they are; those that have
     no more stay as they are."""
@@ -74,11 +80,13 @@ def histogram(distances: Tensor) -> Tensor:
     return torch.bincount(where.clamp(0, steps), minlength=steps + 1).double()
 
 
-def threshold(counts: Tensor) -> tuple[float, float]:
+def threshold(counts: Tensor) -> tuple[float, float] | tuple[None, None]:
     """The distance beyond which a sample is unlike, an end of a step of the histogram, and how often a sample that is
     not unlike would be beyond it: (n + 1) (1 - RATE) of n held-out distances are not or, where there are too few for
-    that, all of them, so that one more would be with a probability of 1 / (n + 1)."""
+    that, all of them, so that one more would be with a probability of 1 / (n + 1). None where that is too often."""
     n = int(counts.sum())
+    if 1 / (n + 1) > TOO_OFTEN:
+        return None, None
     needed = min(n, math.ceil((n + 1) * (1 - RATE)))
     where = int((counts.cumsum(0) >= needed).nonzero()[0])
     return 2.0 ** (LEAST + where / STEPS), max(RATE, 1 / (n + 1))

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fedreel import __version__
 from fedreel.config import Recipe, as_table, make_recipe
 from fedreel.core.abilities import Accountable
+from fedreel.core.assessment import Assessment, assess
 from fedreel.core.blueprint import Blueprint
 from fedreel.core.engine import Engine
 from fedreel.core.federation import Federation
@@ -27,7 +28,6 @@ from fedreel.core.method import Method
 from fedreel.core.server import GLOBAL, ServerState, Watcher
 from fedreel.core.state import TRAINED, PrivateStore, TrainedModels
 from fedreel.core.task import Task
-from fedreel.core.trust import Assessment, assess
 from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.device import pick_device
 from fedreel.machine.files import new_folder
@@ -247,7 +247,7 @@ def _summary(job: Job, engine: Engine, progress: ServerState, trust: Assessment)
         "bytes_up": int(progress.totals["bytes_up"]),
         "bytes_down": int(progress.totals["bytes_down"]),
         "metrics": progress.metrics,
-        **({"trust": {k: v for k, v in trust.overall().items() if not k.startswith("bins")}} if trust else {}),
+        **({"trust": {k: v for k, v in trust.overall.told().items() if not k.startswith("bins")}} if trust else {}),
         "refused": progress.refused,
         "fedreel": __version__,
         "torch": torch.__version__,

@@ -30,6 +30,7 @@ class Recognition(Contrasting, Embeds):
     (recipe recognition-r3d18)."""
 
     sends: ClassVar = {"frames": "count"}
+    spaced: ClassVar = True
 
     backbone: BackboneConfig = field(default_factory=R3DConfig)
     frames: int = 8

@@ -1,4 +1,4 @@
-"""What moving skeletons look like, whatever they do: how large they are, how they hold themselves, how fast they move."""
+"""What moving skeletons look like, whatever they do: how large they are, how they hold themselves, how they move."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedreel.core.assessment import model_for
 from fedreel.core.server import GLOBAL
 from fedreel.core.state import PrivateStore
-from fedreel.core.trust import model_for
 from fedreel.data.features import Features, make_features, same_features
 from fedreel.errors import FedreelError, RecipeError, RunError, nearest
 from fedreel.runs.run import Loaded, load

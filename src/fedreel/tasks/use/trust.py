@@ -1,4 +1,4 @@
-"""How far a model's answer is to be trusted: by what the owners' held-out samples said of it when its training ended."""
+"""How far a model's answer is to be trusted: by what owners' held-out samples said of it when its training ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedreel.core.trust import model_for
+from fedreel.core.assessment import model_for
 from fedreel.errors import RunError
 from fedreel.metrics.familiarity import Space, projected
 from fedreel.runs.run import TRUST, Loaded
@@ -66,21 +66,21 @@ class Record:
             result = f"it scored {score:.2f} on {n} held-out samples, and guessing gives {chance:.2f}"
         return [f"in its own test this model was no better than guessing: {result}"]
 
-    def of(self, look: Tensor) -> Trust:
-        """With what a source looks like, (D,) or (1, D)."""
+    def of(self, looks: Tensor) -> Trust:
+        """With what a source looks like, (N, D): of several parts of it that in the middle counts."""
         farthest = self.known.get("farthest")
         if self.space is None or farthest is None:
             return self.trust
-        distance = float(self.space.distances(projected(look.reshape(1, -1)))) / farthest
+        distance = float(self.space.distances(projected(looks)).median()) / farthest
         unlike: Verdict = "yes" if distance > 1 else "no"
         return replace(self.trust, unlike=unlike, distance=distance, false_alarms=self.known.get("false_alarms"))
 
 
-def read_trust(run: Path, loaded: Loaded, client: str) -> Record:
-    """Of the model that `load_for` gave for this client."""
+def read_trust(run: Path, loaded: Loaded, client: str, model: str = "") -> Record:
+    """Of the model that `load_for` gave for this client, or of another by its name."""
     told = loaded.card.get("trust", {})
-    own = bool(loaded.card["private"])
-    kind, name = ("clients", client) if own else ("models", model_for(loaded.card, client))
+    own = bool(loaded.card["private"] and client)
+    kind, name = ("clients", client) if own else ("models", model or model_for(loaded.card, client))
     known = told.get(kind, {}).get(name, {})
     file = (run / "model" if (run / "model").is_dir() else run) / TRUST
     if "farthest" not in known:

@@ -1,5 +1,5 @@
-"""What images and clips look like, whatever they show: light, colour, detail at several scales, how much of it is edges,
-and how much changes from frame to frame."""
+"""What images and clips look like, whatever they show: light, colour, detail at several scales, how much of that is
+edges, and how much changes from frame to frame."""
 
 from __future__ import annotations
 

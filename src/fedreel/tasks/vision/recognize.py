@@ -168,7 +168,7 @@ def _answers(
                 ready = task.ready(model, batch)
                 logits, looks = task.forward(model, (ready,)).logits.cpu(), task.look(model, ready)
             for (answered, seen), row, look in zip(waiting.items(), logits, looks):
-                yield answered, seen, (rank_classes(row, classes, record.temperature), record.of(look))
+                yield answered, seen, (rank_classes(row, classes, record.temperature), record.of(look[None]))
             waiting = {}
         if tell:
             tell("recognising", done / len(paths))
