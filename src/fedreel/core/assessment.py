@@ -156,9 +156,8 @@ class _Asking:
             sums[name] = self._sums({name: clients})
             models[name] = self._judged({name: [*sums[name]]}, _together([*sums[name].values()]))
         used = [name for name in groups if name != everybody] or [everybody]
-        return Assessment(
-            models, {}, self._overall({c: s for n in used for c, s in sums[n].items()}, map(models.get, used))
-        )
+        parts = [one for name in used for one in sums[name].values()]
+        return Assessment(models, {}, self._overall(parts, [models[name] for name in used]))
 
     def own(self, card: Mapping[str, Any]) -> Assessment:
         """Each client that has trained is asked about its own model. What their samples look like is compared with
