@@ -10,7 +10,7 @@ from torch import Tensor
 
 RATE = 0.01  # of held-out samples that may be called unlike
 TOO_OFTEN = 0.05  # false alarms: with fewer than 19 held-out samples, nothing is called unlike
-WIDTH = 64  # numbers of a look; longer ones are projected
+WIDTH = 96  # numbers of a look; longer ones are projected
 STEPS = 16  # of the histogram of distances, for every doubling
 LEAST, MOST = -6, 14  # doublings that it reaches over: from 1/64 to 16,384
 
@@ -63,14 +63,14 @@ def sequence_look(rows: Tensor) -> Tensor:
     return torch.cat([rows.mean(1), rows.std(1, correction=0)], 1)
 
 
-def projected(looks: Tensor) -> Tensor:
-    """Looks (N, D) as WIDTH numbers by a fixed random matrix, which keeps distances nearly as they are; those that have
-    no more stay as they are."""
-    width = looks.shape[1]
-    if width <= WIDTH:
+def projected(looks: Tensor, width: int = WIDTH) -> Tensor:
+    """Looks (N, D) as so many numbers by a fixed random matrix, which keeps distances nearly as they are; those that
+    have no more stay as they are."""
+    given = looks.shape[1]
+    if given <= width:
         return looks.double().cpu()
-    drawn = torch.randn(width, WIDTH, generator=torch.Generator().manual_seed(width), dtype=torch.float64)
-    return looks.double().cpu() @ (drawn / math.sqrt(WIDTH))
+    drawn = torch.randn(given, width, generator=torch.Generator().manual_seed(given), dtype=torch.float64)
+    return looks.double().cpu() @ (drawn / math.sqrt(width))
 
 
 def histogram(distances: Tensor) -> Tensor:

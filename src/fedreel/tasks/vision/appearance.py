@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+VERSION = 1  # of what `appearance` gives; another one makes nothing kept before fit
 LUMA = (0.299, 0.587, 0.114)
 SCALES = 3  # each half as fine as the one before
 FAINT = 1e-5  # of a squared difference of neighbours: less is as good as none

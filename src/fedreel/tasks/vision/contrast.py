@@ -142,15 +142,19 @@ class Contrasting(Classification, Contrastable, Accountable):
         self, model: nn.Module, examples: Examples, batch_size: int, generator: torch.Generator | None = None
     ) -> Iterator[Tensor]:
         for batch in self.judged(examples).batches(batch_size, generator):
-            yield self.look(model, batch[0])
-
-    def ready(self, model: nn.Module, samples: Tensor) -> Tensor:
-        """Samples as `forward` and `look` can both take them, with what both would do done once."""
-        return samples
+            yield self.look_of(batch)
 
     def look(self, model: nn.Module, samples: Tensor) -> Tensor:
         """What samples look like, (N, D)."""
-        return appearance(samples)
+        return self.look_of(self.ready(model, samples))
+
+    def ready(self, model: nn.Module, samples: Tensor) -> tuple[Tensor, ...]:
+        """Samples as a batch such as `prepared` makes."""
+        return (samples,)
+
+    def look_of(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """What the samples of a batch look like."""
+        return appearance(batch[0])
 
     def vectors(self, model: nn.Module, samples: Tensor) -> Tensor:
         return model.backbone(self.network_input(samples))  # type: ignore[operator]

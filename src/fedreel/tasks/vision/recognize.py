@@ -166,7 +166,7 @@ def _answers(
             batch = torch.from_numpy(np.stack([seen.pixels for seen in waiting.values()])).to(device)
             with torch.inference_mode():
                 ready = task.ready(model, batch)
-                logits, looks = task.forward(model, (ready,)).logits.cpu(), task.look(model, ready)
+                logits, looks = task.forward(model, ready).logits.cpu(), task.look_of(ready)
             for (answered, seen), row, look in zip(waiting.items(), logits, looks):
                 yield answered, seen, (rank_classes(row, classes, record.temperature), record.of(look[None]))
             waiting = {}
