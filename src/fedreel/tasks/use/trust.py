@@ -64,7 +64,7 @@ class Record:
             result = f"{100 * score:.0f} % of {n} held-out samples were right, and guessing gives {100 * chance:.0f} %"
         else:
             result = f"it scored {score:.2f} on {n} held-out samples, and guessing gives {chance:.2f}"
-        return [f"in its own test this model was no better than guessing: {result}"]
+        return [f"this model's own test does not show that it is better than guessing: {result}"]
 
     def of(self, looks: Tensor) -> Trust:
         """With what a source looks like, (N, D): of several parts of it that in the middle counts."""
