@@ -60,6 +60,7 @@ class RoundConfig:
     max_change: float = 100.0  # admission: ||update - sent|| <= max_change * (1 + ||sent||)
     keep_models: int = 0  # how many global models to keep, evenly over the rounds: round-0010, round-0020, ...
     mean_over: Literal["all", "trained"] = "all"  # whose tests are in the means; trained: those who have trained yet
+    trust: bool = True  # after the last round, ask how far the model is to be trusted; not where nothing is tested
     divergence: bool = False  # note how far each client's model is from the global one: its backbone, its head
 
     def __post_init__(self) -> None:

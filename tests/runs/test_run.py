@@ -89,6 +89,7 @@ def test_every_record_has_its_round_and_phase(finished: Path) -> None:
     assert [(r["round"], r["phase"]) for r in rows] == [
         (0, "partition"),
         *((r, phase) for r in (1, 2) for phase in ("test", "train")),
+        (2, "trust"),
     ]
     assert [r["phase"] for r in read_metrics(finished, "test")] == ["test", "test"]
 

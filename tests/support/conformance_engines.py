@@ -154,6 +154,7 @@ def assert_same_end(expected: Outcome, found: Outcome, close: float = 0.0) -> No
         _assert_same_tensors(folder, found.states[client], close)
     wanted, written = summary(expected), summary(found)
     assert written["metrics"] == pytest.approx(wanted["metrics"], rel=close, abs=close)
+    assert written.get("trust", {}) == pytest.approx(wanted.get("trust", {}), rel=close, abs=close)
     for key in ("bytes_up", "bytes_down", "rounds", "clients"):
         assert written[key] == wanted[key]
 

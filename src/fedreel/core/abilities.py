@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeVar
 
+import torch
 from torch import Tensor, nn
 
-from fedreel.core.task import Batch, Examples, Objective, Outputs, Task
+from fedreel.core.task import Batch, ClientData, Examples, Objective, Outputs, Task
 from fedreel.errors import RecipeError
 
 Supervision = Literal["views", "labels"]
@@ -37,11 +38,47 @@ class Embeds(Ability):
         """Vectors (N, D) of clips (N, frames, side, side, 3), uint8. `mean` pools the backbone's last map over time and
         space; `grid` keeps both, at half the resolution in space (maxima of 2 x 2)."""
 
+    spaced: ClassVar[bool] = False  # whether a clip is evenly spaced frames of a whole video, or frames in a row
+
+    def look(self, model: nn.Module, samples: Tensor) -> Tensor | None:
+        """What clients said that their clips look like (see `Accountable`), of clips that `embed` takes; None where
+        they are not asked."""
+        return None
+
     @property
     def crops(self) -> tuple[int, tuple[float, ...]]:
         """How clips are cropped when a backbone is fine-tuned: the side of the square that is cut out, and the sides
         that frames are brought to before, in multiples of it."""
         return self.side, (1.0,)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Answers to held-out samples. `scores` (N,) are what they are worth, `guesses` what one who has learned nothing
+    would get on average. Of answers that are classes, a score is 1 or 0, and there are logits (N, C) and labels."""
+
+    scores: Tensor
+    guesses: Tensor
+    logits: Tensor | None = None
+    labels: Tensor | None = None
+
+
+class Accountable(Ability):
+    """For answers that come with how far they can be trusted."""
+
+    says = "can tell how far its answers are to be trusted"
+
+    @abstractmethod
+    def trials(self, model: nn.Module, data: ClientData, batch_size: int) -> Iterator[Trials]:
+        """What the model answers to a client's held-out samples, in their order; nothing where no answer is right."""
+
+    @abstractmethod
+    def looks(
+        self, model: nn.Module, examples: Examples, batch_size: int, generator: torch.Generator | None = None
+    ) -> Iterator[Tensor]:
+        """What samples look like, (N, D), in their order or as a generator draws them. It tells those apart that are
+        unlike all that was learned from; what the model has learned to see does not, being no more than its answer
+        needs."""
 
 
 class Temporal(Ability):

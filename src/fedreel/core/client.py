@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.config import TrainConfig
+from fedreel.core.abilities import Accountable
 from fedreel.core.batchnorm import by_batch
 from fedreel.core.blueprint import Blueprint
 from fedreel.core.capture import Recorder
@@ -24,6 +25,7 @@ from fedreel.core.state import PrivateStore, State, TrainedModels
 from fedreel.core.task import EVERYONE, ClientData, Population, Task
 from fedreel.core.terms import Adjust, Term
 from fedreel.core.training import Fitted, Pause, check_finite, fit, learning_rate
+from fedreel.core.trust import QUESTIONS
 from fedreel.core.update import EVALUATE, TRAIN, Answer, Named, Order, Reply, Update, Value, expect
 from fedreel.core.weights import TensorInfo, Weights, still_bound
 from fedreel.errors import FedreelError, nearest
@@ -224,6 +226,12 @@ class Worker:
         trained = {"weights": "weights", **self._declared} if len(self.travelling.tensors) else self._declared
         return {"name": "name", **trained, **asked}
 
+    def vouches(self) -> dict[str, str]:
+        """What it asks beyond that when the last round is over: name -> kind. What the policy refuses is left out."""
+        if not isinstance(self.task, Accountable):
+            return {}
+        return {n: kind for f in QUESTIONS.values() for n, kind in f.sends.items()}  # type: ignore[attr-defined]
+
     def introduce(self, client: str) -> None:
         """Before the first order: may all that this job can ask of the client leave? The client's name leaves now."""
         self.door.check_order(self.leaves())
@@ -311,6 +319,8 @@ class Worker:
         return self.door.release_answer(order, metrics, {}, dict.fromkeys(metrics, "metric"))
 
     def _answer(self, client: Client, order: Order) -> Answer:
+        if order.question in QUESTIONS:
+            return self._vouch(client, order)
         function = getattr(self.method, order.question, None)
         declared: Mapping[str, str] | None = getattr(function, "sends", None)
         if function is None or declared is None:
@@ -319,6 +329,19 @@ class Worker:
         self.door.check_order(declared)
         answer: Mapping[str, Value] = function(client, **order.args)
         self._keep(client, order)
+        return self._released(order, answer, declared)
+
+    def _vouch(self, client: Client, order: Order) -> Answer:
+        """How far the model is to be trusted: what the policy refuses is left out, and nothing changes here."""
+        function = QUESTIONS[order.question]
+        declared: Mapping[str, str] = function.sends  # type: ignore[attr-defined]
+        allowed = self.door.allowed(declared)
+        if not any(kind != "count" for kind in allowed.values()):
+            self.door.check_order(declared)
+        args = {name: client.arg(name, Tensor).cpu() for name in order.args}
+        return self._released(order, function(client, allowed.keys(), **args), declared)
+
+    def _released(self, order: Order, answer: Mapping[str, Value], declared: Mapping[str, str]) -> Answer:
         tensors = {n: v for n, v in answer.items() if isinstance(v, Tensor | Weights)}
         numbers = {n: float(v) for n, v in answer.items() if isinstance(v, int | float)}
         for name in answer:

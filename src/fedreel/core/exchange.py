@@ -20,9 +20,10 @@ KINDS: dict[str, str] = {
     "weights": "tensors of the model that the method's rule lets travel, or others in their shape",
     "count": "how many samples, frames or steps the client used",
     "loss": "a mean training loss",
-    "metric": "a mean score on the client's own test data",
+    "metric": "a mean score on the client's own test data, or sums of scores",
     "derived-number": "a number computed from the data, such as a distance",
     "label-statistics": "how often each label occurs",
+    "feature-statistics": "sums over what many samples look like, and how many are how far from their mean",
     "features": "representations of single samples",
     "raw-samples": "samples themselves",
 }
@@ -159,6 +160,10 @@ class Door:
     def check_order(self, kinds: Mapping[str, str]) -> None:
         """Refuse, before any work is done, an order whose answer could not leave."""
         self.policy.check(kinds, 0, None)
+
+    def allowed(self, kinds: Mapping[str, str]) -> dict[str, str]:
+        """What of an answer may leave, where the rest can be left out."""
+        return {name: kind for name, kind in kinds.items() if kind not in self.policy.refuse}
 
     def release_update(
         self,

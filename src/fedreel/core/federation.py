@@ -54,7 +54,7 @@ class Federation(Server):
         self._engine, self._method, self.config = engine, method, config
         self._admission = Admission(engine.blueprint.travelling, config.max_change)
         self.clients = engine.clients
-        self._step = 0
+        self._step = self._beyond = 0
         self._warned = False
         self._round_stats = RoundStats()
 
@@ -191,6 +191,12 @@ class Federation(Server):
         self.record(phase, metrics=overall, clients=answers, **members, seconds=time.monotonic() - began)
         return overall
 
+    def finish(self) -> RoundStats:
+        """No round is left. What is asked from now on is numbered as in one round more, so that clients answer with
+        what the last one left, however often a run is resumed after it; the bytes are counted apart."""
+        self._beyond, self._step, self._round_stats = 1, 0, RoundStats()
+        return self._round_stats
+
     # behind it
 
     def _counted(self, tested: Mapping[str, Any]) -> list[str]:
@@ -324,9 +330,9 @@ class Federation(Server):
 
     def _order(self, kind: str, lane: _Chain, args: Mapping[str, Value], question: str) -> tuple[int, int]:
         self._step += 1
-        order = Order(
-            self.round, self._step, lane.clients[0], kind, lane.models, args, question, self.config.time_limit or None
-        )
+        limit = self.config.time_limit or None
+        round = self.round + self._beyond
+        order = Order(round, self._step, lane.clients[0], kind, lane.models, args, question, limit)
         self._admission.expect(order)
         self._engine.submit(order)
         self._round_stats.moved(kind, down=order.nbytes)

@@ -25,7 +25,7 @@ Picture = Callable[[Any, Fraction], np.ndarray]  # a decoded frame and its pixel
 
 @dataclass(frozen=True)
 class Excerpts:
-    """Clips (EXCERPTS, frames, size, size, 3) of bytes, the video's length, and why its tail is missing."""
+    """Clips (N, frames, size, size, 3) of bytes, the video's length, and why its tail is missing."""
 
     clips: np.ndarray
     seconds: float
@@ -33,15 +33,20 @@ class Excerpts:
 
 
 def excerpts(path: Path, frames: int, size: int) -> Excerpts:
-    """Clips of `frames` frames in a row, the square in the middle of each: its side is the frame's shorter side, scaled
-    to `size` pixels, as shards have it."""
+    """Clips of `frames` frames in a row."""
+    return clips_of(path, lambda n: excerpt_frames(n, frames), size)
+
+
+def clips_of(path: Path, which: Which, size: int) -> Excerpts:
+    """Clips of frames by their numbers (clips, frames), the square in the middle of each: its side is the frame's
+    shorter side, scaled to `size` pixels, as shards have it."""
     scaler = VideoReformatter()
 
     def square(frame: Any, pixel: Fraction) -> np.ndarray:
         return middle_square(rgb(frame, short_edge(shape(frame, pixel), size), scaler))
 
-    pictures, line = chosen(path, lambda n: excerpt_frames(n, frames), square)
-    places = excerpt_frames(line.n_frames, frames)
+    pictures, line = chosen(path, which, square)
+    places = which(line.n_frames)
     clips = np.stack([pictures[number] for number in places.flat]).reshape(*places.shape, size, size, 3)
     return Excerpts(clips, line.seconds(line.n_frames), line.fault)
 

@@ -126,6 +126,20 @@ def bar_chart(title: str, x: list[int], series: list[tuple[str, list[float]]], u
     return _figure(title, [_key(f"s{i}", name) for i, (name, _) in enumerate(series)], frame, notes=notes)
 
 
+def share_chart(title: str, text: str, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]], named: str) -> Html:
+    """Points of two shares, from 0 to 1, as lines beside the diagonal on which both are equal, which is `named` in the
+    legend. The whole is said in `text` to those who hear it."""
+    diagonal = el("path", class_="thin", style="opacity:1;stroke-width:1.4", d=f"M0 {SIDE}L{SIDE} 0")
+    places = [[f"{SIDE * x:.0f} {SIDE * (1 - y):.0f}" for x, y in points] for _, points in lines]
+    marks = [el("path", class_=f"thick s{i}", d="M" + "L".join(at)) for i, at in enumerate(places) if at]
+    style = "stroke-width:7;stroke-dasharray:none"
+    dots = ["".join(f"M{at}h0" for at in points) for points in places]
+    marks += [el("path", class_=f"thick s{i}", style=style, d=d) for i, d in enumerate(dots) if d]
+    shares = [(k / 4, f"{25 * k} %") for k in range(5)]
+    frame = _frame(text, [diagonal, *marks], shares, (0.0, 1.0), shares)
+    return _figure(title, [*(_key(f"s{i}", name) for i, (name, _) in enumerate(lines)), _key("thin", named)], frame)
+
+
 def sparkline(values: Sequence[float | None], title: str) -> Html:
     """A curve the size of a word; empty if there is nothing to draw."""
     line = Line("", list(range(len(values))), [finite(v) for v in values]).thinned(THIN_POINTS)
@@ -209,7 +223,7 @@ def _frame(
     ticks: list[tuple[float, str]],
     bounds: tuple[float, float],
     labels: list[tuple[float, str]],
-    payload: dict[str, object],
+    payload: dict[str, object] | None = None,
 ) -> Html:
     low, high = bounds
     heights = [(tick - low) / (high - low) for tick, _ in ticks]
@@ -222,7 +236,7 @@ def _frame(
         el("div", y, class_="y", aria_hidden="true"),
         plot,
         el("div", x, class_="x", aria_hidden="true"),
-        data(payload),
+        data(payload) if payload else None,
         class_="frame",
     )
 

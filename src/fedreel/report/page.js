@@ -127,6 +127,7 @@
 
   for (const plot of document.querySelectorAll(".plot")) {
     const source = plot.parentElement.querySelector("script");
+    if (!source) continue;
     plot.addEventListener("pointerenter", () => start(plot, source), { once: true });
     plot.addEventListener("focus", () => start(plot, source), { once: true });
   }

@@ -14,6 +14,7 @@ from fedreel.report.overview import header, problems, tiles
 from fedreel.report.phases import steps
 from fedreel.report.read import Run, read_run
 from fedreel.report.shell import document, save, section
+from fedreel.report.trust import trust
 
 MOST_ROWS, MOST_RECIPE = 200, 100_000
 
@@ -25,6 +26,7 @@ def write(folder: Path) -> Path:
     sections = [
         ("curves", "Curves", curves(run), hover),
         ("steps", "The steps of a round", steps(run), None),
+        ("trust", "How far to trust it", trust(run), None),
         (
             "clients",
             "Clients",

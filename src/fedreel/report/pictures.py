@@ -33,7 +33,7 @@ CURVE = """
 RANKING = """
 .moving { display: grid; grid-template-columns: minmax(0, 3fr) minmax(min(100%, 19rem), 2fr); gap: 1rem; align-items: start; }
 @media (max-width: 760px) { .moving { grid-template-columns: minmax(0, 1fr); } }
-.moving > section { margin: 0; }
+.moving > section { margin: 0; } .problems + .moving { margin-top: 1.2rem; }
 .moving figure { margin: 0; padding: .9rem 1.1rem .8rem; background: var(--card); border: 1px solid var(--line); border-radius: 8px; }
 .moving td { text-align: right; } .moving tbody th { min-width: 5em; color: var(--soft); white-space: nowrap; } .moving thead { display: none; }
 .below { display: flex; justify-content: space-between; align-items: baseline; gap: 1rem; margin: .5rem 0 0; color: var(--soft); font-size: .82rem; }

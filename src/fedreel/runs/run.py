@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from fedreel import __version__
 from fedreel.config import Recipe, as_table, make_recipe
+from fedreel.core.abilities import Accountable
+from fedreel.core.assessment import Assessment, assess
 from fedreel.core.blueprint import Blueprint
 from fedreel.core.engine import Engine
 from fedreel.core.federation import Federation
@@ -34,6 +36,8 @@ from fedreel.runs.frozen import frozen_card, load_frozen, save_frozen, warn_of_r
 from fedreel.runs.progress import ProgressLine
 from fedreel.runs.rundir import RunDir, check_place, read_summary, recipe_of, room_to_write
 from fedreel.runs.track import find_trackers
+
+TRUST = "trust.safetensors"  # beside a model: what the samples look like that it learned from
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,9 @@ def run(
                     fed.record("partition", **engine.describe())
                 method.run(fed)
                 folder.settle()
-            _save_model(job, engine.blueprint, fed)
-            summary = _summary(job, engine, fed.progress)
+                trust = _assessed(job, engine, fed)
+            _save_model(job, engine.blueprint, fed, trust)
+            summary = _summary(job, engine, fed.progress, trust)
             folder.write_json("summary.json", summary)
         return Result(out, summary)
 
@@ -190,7 +195,15 @@ def _engine_starter(recipe: Recipe) -> Callable[[Job], Any]:
     return lambda job: cls.begin(job, **settings)
 
 
-def _save_model(job: Job, made: Blueprint, fed: Federation) -> None:
+def _assessed(job: Job, engine: Engine, fed: Federation) -> Assessment:
+    """How far the model is to be trusted, if that is wanted and the task can tell."""
+    wanted = job.recipe.round.trust and job.recipe.round.evaluate_every
+    if not wanted or not isinstance(job.task, Accountable):
+        return Assessment()
+    return assess(fed, job.method.card(fed), bool(engine.blueprint.private.tensors), engine.describe())
+
+
+def _save_model(job: Job, made: Blueprint, fed: Federation, trust: Assessment) -> None:
     recipe, progress = job.recipe, fed.progress
     card = {
         "fedreel": __version__,
@@ -207,15 +220,18 @@ def _save_model(job: Job, made: Blueprint, fed: Federation) -> None:
         "recipe": as_table(recipe),
         **job.task.card(),
         **job.method.card(fed),
+        **({"trust": trust.told()} if trust else {}),
     }
     with new_folder(job.out / "model") as temp:
         for name, weights in progress.models.items():
             save_file({n: t.detach().cpu().contiguous() for n, t in weights.items()}, temp / f"{name}.safetensors")
         save_frozen(made, job.task, temp)
+        if trust.tensors():
+            save_file(trust.tensors(), temp / TRUST)
         (temp / "card.json").write_text(json.dumps(card, indent=1) + "\n")
 
 
-def _summary(job: Job, engine: Engine, progress: ServerState) -> dict[str, Any]:
+def _summary(job: Job, engine: Engine, progress: ServerState, trust: Assessment) -> dict[str, Any]:
     recipe = job.recipe
     return {
         "system": recipe.system,
@@ -231,6 +247,7 @@ def _summary(job: Job, engine: Engine, progress: ServerState) -> dict[str, Any]:
         "bytes_up": int(progress.totals["bytes_up"]),
         "bytes_down": int(progress.totals["bytes_down"]),
         "metrics": progress.metrics,
+        **({"trust": {k: v for k, v in trust.overall.told().items() if not k.startswith("bins")}} if trust else {}),
         "refused": progress.refused,
         "fedreel": __version__,
         "torch": torch.__version__,

@@ -81,4 +81,7 @@ def _job(site: SiteFolder, name: str, say: Say) -> bool:
         refused = "; THE POLICY REFUSES IT" if kind in worker.door.policy.refuse else ""
         extent = f", {len(worker.travelling.tensors)} tensors, {size:,} bytes a time" if item == "weights" else ""
         say(f"leaves   {item}: {kind} ({KINDS[kind]}){extent}{refused}")
+    for kind in dict.fromkeys(worker.vouches().values()):
+        refused = "; the policy refuses it, so that it is left out" if kind in worker.door.policy.refuse else ""
+        say(f"trust    asked for at the end: {kind} ({KINDS[kind]}){refused}")
     return not any(kind in worker.door.policy.refuse for kind in worker.leaves().values())

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedreel.core.task import Examples, Outputs, Task
+from fedreel.core.abilities import Trials
+from fedreel.core.task import ClientData, Examples, Outputs, Task
 from fedreel.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
@@ -52,3 +55,17 @@ class Classification(Task):
             loss += float(F.cross_entropy(logits, batch[1], reduction="sum"))
             n += len(batch[1])
         return {"top1": right / n, "loss": loss / n, "n": n} if n else {"n": 0.0}
+
+    def trials(self, model: nn.Module, data: ClientData, batch_size: int) -> Iterator[Trials]:
+        """For tasks that are `Accountable`."""
+        for batch in self.judged(data.test).batches(batch_size):
+            logits = self.forward(model, batch).logits
+            yield Trials((logits.argmax(1) == batch[1]).double(), self.guesses(batch), logits, batch[1])
+
+    def judged(self, examples: Examples) -> Examples:
+        """Those of a client's held-out samples that only this client answers for."""
+        return examples
+
+    def guesses(self, batch: Any) -> Tensor:
+        """How likely a guess at random is right, for each sample of a batch."""
+        return torch.full((len(batch[1]),), 1 / self.classes, dtype=torch.float64)

@@ -90,12 +90,13 @@ def change_card(folder: Path, **values: Any) -> None:
 
 
 def by_hand(run: Path, pixels: np.ndarray, model: str = "global") -> dict[str, float]:
-    """Probabilities of one image (16, 16, 3): ImageNet's mean and deviation, the network, softmax."""
+    """Probabilities of one image (16, 16, 3): ImageNet's mean and deviation, the network, its temperature,
+    softmax."""
     x = (pixels / 255 - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])
+    loaded = api.load(run, model=model)
     with torch.no_grad():
-        logits = (
-            api.load(run, model=model).model(torch.from_numpy(x).float().permute(2, 0, 1)[None])[0].double().numpy()
-        )
+        logits = loaded.model(torch.from_numpy(x).float().permute(2, 0, 1)[None])[0].double().numpy()
+    logits /= loaded.card["trust"]["models"].get(model, {}).get("temperature", 1.0)
     powers = np.exp(logits - logits.max())
     return dict(zip(CLASSES, (powers / powers.sum()).tolist()))
 
@@ -244,6 +245,7 @@ def test_the_json_holds_all_classes(trained: Path, tmp_path: Path) -> None:
     assert [(row["label"], row["probability"]) for row in told.pop("ranking")] == made.ranking
     assert sorted(label for label, _ in made.ranking) == CLASSES
     values = {"label": "grass", "confidence": made.confidence, "client": "", "side": 16}
+    assert told.pop("trust")["near_chance"] == "no"
     assert told == {"source": str(file), "notes": [], "run": str(trained), **values}
 
 

@@ -67,10 +67,11 @@ def as_in_training(folder: Path) -> np.ndarray:
 
 
 def by_hand(run: Path, frames: np.ndarray) -> dict[str, float]:
-    """Probabilities of the frames (4, 16, 16, 3): the network, softmax."""
+    """Probabilities of the frames (4, 16, 16, 3): the network, its temperature, softmax."""
     loaded = api.load(run)
     with torch.no_grad():
         logits = loaded.task.forward(loaded.model, (torch.from_numpy(frames)[None],)).logits[0].double().numpy()
+    logits /= loaded.card["trust"]["models"]["global"]["temperature"]
     powers = np.exp(logits - logits.max())
     return dict(zip(CLASSES, (powers / powers.sum()).tolist()))
 
@@ -157,6 +158,7 @@ def test_the_command_prints_a_line_for_each_video_of_a_folder(trained: Path, tmp
         (str(found.source), found.label, "") for found in made.entries
     ]
     assert [broken["path"] for broken in told.pop("skipped")] == [f"{folder}/z.mp4"]
+    assert told.pop("trust")["near_chance"] == "no"
     assert told == {"source": str(folder), "run": str(trained), "client": "", "notes": [], "side": 16, "frames": 4}
 
 
@@ -178,6 +180,7 @@ def test_the_command_prints_the_label_the_ranking_and_the_files(trained: Path, t
     assert [(row["label"], row["probability"]) for row in told.pop("ranking")] == made.ranking
     assert sorted(label for label, _ in made.ranking) == CLASSES
     values = {"label": made.label, "confidence": made.confidence, "client": "", "side": 16, "frames": 4, "fault": ""}
+    assert told.pop("trust")["near_chance"] == "no"
     assert told == {"source": str(file), "notes": [], "run": str(trained), **values}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.mp4", "p.html", "p.json"]
 

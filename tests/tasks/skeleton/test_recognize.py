@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,8 @@ def test_the_answer_is_the_clients_model_on_the_prepared_recording(
     with torch.no_grad():
         batch = (x, torch.tensor([0]), torch.tensor([len(classes)]))
         logits = loaded.task.forward(loaded.model, batch).logits[0].tolist()
-    by_hand = dict(zip(classes, softmax(logits[: len(classes)])))
+    temperature = loaded.card["trust"]["clients"][client]["temperature"]
+    by_hand = dict(zip(classes, softmax([logit / temperature for logit in logits[: len(classes)]])))
     assert dict(made.ranking) == pytest.approx(by_hand, abs=1e-6)
     assert (made.label, made.confidence) == made.ranking[0]
     assert (made.client, made.frames) == (client, 15)
@@ -130,7 +132,8 @@ def test_a_client_speaks_through_the_model_of_its_community(copied: Path, sets: 
     shared = load_file(copied / "model" / "global.safetensors")
     save_file({n: torch.zeros_like(t) for n, t in shared.items()}, copied / "model" / "community-0.safetensors")
     change_card(copied, models=["community-0", "global"], communities={"left": "community-0"})
-    bias = load_file(max((copied / "clients" / "left").iterdir()))["model/head.fc.bias"].tolist()
+    temperature = json.loads((copied / "model" / "card.json").read_text())["trust"]["clients"]["left"]["temperature"]
+    bias = (load_file(max((copied / "clients" / "left").iterdir()))["model/head.fc.bias"] / temperature).tolist()
     made = recognize(f"{sets / 'left.npz'}#m0", copied, client="left")
     assert dict(made.ranking) == pytest.approx(dict(zip(LEFT, softmax(bias))), abs=1e-6)
 
@@ -286,11 +289,12 @@ def test_the_json_holds_all_classes(federated: Path, tmp_path: Path) -> None:
     told = json.loads((tmp_path / "a.json").read_text())
     assert [(row["label"], row["probability"]) for row in told.pop("ranking")] == made.ranking
     assert len(made.ranking) == 3
+    assert told.pop("trust") == {**asdict(made.trust), "near_chance": "yes", "unlike": "not known"}  # of 6 recordings
     assert told == {
         "source": str(file),
         "run": str(federated),
         "client": "left",
-        "notes": [],
+        "notes": made.notes,
         "label": made.label,
         "confidence": made.confidence,
         "frames": 15,

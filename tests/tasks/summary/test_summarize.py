@@ -179,7 +179,7 @@ def test_without_the_public_video_the_model_of_all_is_taken(video: Path, copy: P
     change(copy, data__public="no-such-file.h5")
     made = summarize(video, copy)
     assert made.community == "global"
-    assert re.search(r"no community could be found.*no-such-file\.h5.*community-0, community-1", made.notes[0])
+    assert re.search(r"no community could be found.*no-such-file\.h5.*community-0, community-1", made.notes[1])
 
 
 def test_communities_without_distances_are_not_guessed(video: Path, copy: Path) -> None:
@@ -265,7 +265,7 @@ def test_standardised_features_are_so_over_the_video(video: Path, copy: Path) ->
     raw = summarize(video, copy, community="global")
     change(copy, features__standardised=True)
     made = summarize(video, copy, community="global")
-    assert "standardised over this video alone" in made.notes[0]
+    assert "standardised over this video alone" in made.notes[1]
     rows = video_features(video, Plain(), 2.0).features.astype(np.float64)
     deviation = rows.std(axis=0)
     rows = (rows - rows.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
@@ -396,7 +396,7 @@ def test_a_video_of_one_frame_is_its_own_summary(trained: Path, tmp_path: Path) 
     source = film(tmp_path / "a.mp4", scenes()[:1], fps=FPS)
     made = summarize(source, trained, out=tmp_path / "out.mp4", page=tmp_path / "board.html")
     assert made.spans == [(0, 0)]
-    assert "the summary is one frame" in made.notes[0]
+    assert "the summary is one frame" in made.notes[1]
     assert len(pictures_of(tmp_path / "out.mp4")[0]) == 1
     assert "the summary is one frame" in (tmp_path / "board.html").read_text()
 
@@ -406,7 +406,7 @@ def test_of_a_video_that_breaks_off_the_beginning_is_summarised(trained: Path, t
     source.write_bytes(source.read_bytes()[: source.stat().st_size // 2])
     made = summarize(source, trained, out=tmp_path / "out.mp4", ratio=0.4)
     assert 20 < made.n_frames < 160
-    assert "the header promises 16.0 s" in made.notes[0]
+    assert "the header promises 16.0 s" in made.notes[1]
     assert len(pictures_of(tmp_path / "out.mp4")[0]) == sum(b - a + 1 for a, b in made.spans)
 
 

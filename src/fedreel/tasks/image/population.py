@@ -35,6 +35,7 @@ class TestPictures:
     images: Tensor  # (N, side, side, 3) uint8
     labels: Tensor  # (N,) int64
     weights: Tensor  # (N,) float32
+    turn: tuple[int, int] = (0, 1)  # a client's number among those who share them, and how many these are
     placed: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
     """Device -> its images and labels. Who shares the images shares this too, so that no device has them twice."""
 
@@ -51,6 +52,12 @@ class TestPictures:
 
     def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, ...]]:
         return Tensors((self.images, self.labels)).batches(size, generator)
+
+    @property
+    def own(self) -> Tensors:
+        """Images that no other client answers for, so that all clients together count each once."""
+        first, step = self.turn
+        return Tensors((self.images[first::step], self.labels[first::step]))
 
 
 class PicturePopulation(Population):
@@ -77,7 +84,8 @@ class PicturePopulation(Population):
         part = self._rows(self._parts, client)
         # The weights are those of the whole part, so that a smaller label_share changes nothing but the training.
         weights = _weights(self.labels[part], self.labels[self._test], len(self.classes))
-        test = replace(self._common, weights=torch.from_numpy(weights))
+        turn = (0, 1) if client == EVERYONE else (self.clients.index(client), len(self.clients))
+        test = replace(self._common, weights=torch.from_numpy(weights), turn=turn)
         return ClientData(self._pairs(self._rows(self._used, client)), test, {})
 
     def labelled(self) -> Tensors:

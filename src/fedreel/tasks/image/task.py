@@ -92,6 +92,9 @@ class Image(Contrasting):
         found = {"top1": hits.mean(), "top1_own": (hits * examples.weights).mean(), "loss": torch.cat(losses).mean()}
         return {name: float(value) for name, value in found.items()} | {"n": float(len(hits))}
 
+    def judged(self, examples: Examples) -> Examples:
+        return examples.own if isinstance(examples, TestPictures) else examples
+
     def card(self) -> dict[str, Any]:
         scale = self.backbone.input_scale
         return {"input": {"size": self.size, "mean": scale.mean, "std": scale.std, "channels": "RGB"}}

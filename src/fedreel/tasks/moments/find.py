@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -24,11 +25,12 @@ from fedreel.tasks.moments.question import read_question
 from fedreel.tasks.moments.result import Finding, Moment
 from fedreel.tasks.moments.task import MomentRetrieval
 from fedreel.tasks.moments.text import tokens
-from fedreel.tasks.moments.windows import Found, answer
+from fedreel.tasks.moments.windows import Found, answer, looks
 from fedreel.tasks.moments.windows import cut as cut_windows
 from fedreel.tasks.use.models import declared_verb, load_for, partition_record, trained_features
 from fedreel.tasks.use.options import Request
 from fedreel.tasks.use.outputs import Places
+from fedreel.tasks.use.trust import read_trust, unlike_note
 
 
 def find_moments(request: Request, sentence: str, top: int, features: Features | None) -> Finding:
@@ -45,16 +47,27 @@ def find_moments(request: Request, sentence: str, top: int, features: Features |
     maker, card = trained_features(loaded.card, request.run, features), loaded.card["input"]["features"]
     steps = look(request.source, maker, float(card["fps"]), request.tell)
     usual = float(partition_record(request.run).get("seconds", 0.0))
-    found, windows = _answer(loaded, steps, question.tokens, top, usual)
+    windows = cut_windows(steps.line.seconds(steps.line.n_frames), usual)
+    found = _answer(loaded, steps, question.tokens, top, windows)
     moments = _moments(found, steps.line)
+    record = read_trust(request.run, loaded, client)
+    trust = record.of(looks(steps.rows, windows, task.length))
     cuts = [
-        f"the model learned from videos of {usual:.0f} s: it looked at {windows} overlapping windows of this length"
+        f"the model learned from videos of {usual:.0f} s: it looked at {len(windows)} overlapping windows of this"
+        " length"
     ]
     finding = Finding(
         source=request.source,
         run=request.run,
         client=client,
-        notes=[*question.notes, *(cuts if windows > 1 else []), *_notes(steps.line, len(moments), top)],
+        trust=trust,
+        notes=[
+            *record.notes,
+            *unlike_note(trust, "this video"),
+            *question.notes,
+            *(cuts if len(windows) > 1 else []),
+            *_notes(steps.line, len(moments), top),
+        ],
         sentence=sentence,
         features=maker.name,
         seconds=steps.line.seconds(steps.line.n_frames),
@@ -83,16 +96,17 @@ def _check(request: Request, places: Places, sentence: str, top: int) -> None:
     places.check(request.source, "video")
 
 
-def _answer(loaded: Loaded, steps: VideoSteps, tokens: np.ndarray, top: int, usual: float) -> tuple[Found, int]:
-    """What the model finds, and in how many windows it looked."""
+def _answer(
+    loaded: Loaded, steps: VideoSteps, tokens: np.ndarray, top: int, windows: Sequence[tuple[float, float]]
+) -> Found:
+    """What the model finds in these windows."""
     net, task = loaded.model, loaded.task
     assert isinstance(net, Grounder)
     assert isinstance(task, MomentRetrieval)
-    windows = cut_windows(steps.line.seconds(steps.line.n_frames), usual)
     found = answer(net, steps.rows, tokens, windows, task.length, top)
     if not np.isfinite(found.inside).all() or np.isnan(found.scores).any():
         raise RunError("the model gives no finite numbers", hint="its training diverged: try a lower train.lr")
-    return found, len(windows)
+    return found
 
 
 def _moments(found: Found, line: Timeline) -> list[Moment]:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedreel.config import DataConfig, check_ranges
-from fedreel.core.abilities import Temporal
-from fedreel.core.task import Examples, Outputs, Task
+from fedreel.core.abilities import Accountable, Temporal, Trials
+from fedreel.core.task import ClientData, Examples, Outputs, Task, Tensors
 from fedreel.data.features import known_card
 from fedreel.errors import DataError, RecipeError
+from fedreel.metrics.familiarity import sequence_look
 from fedreel.models.sentences import SentenceEncoder, encoder_card, encoder_width, make_encoder
 from fedreel.tasks.moments.examples import Batch, Moments, temporal_classes
 from fedreel.tasks.moments.grounding import Grounder, Located, loss, temporal_distribution
-from fedreel.tasks.moments.metrics import cval_score, iou, recalls
+from fedreel.tasks.moments.metrics import cval_score, iou, prior_only, recalls
 from fedreel.tasks.moments.population import MomentPopulation
 from fedreel.tasks.moments.sources import open_moments
 from fedreel.tasks.moments.text import Words
@@ -35,7 +38,7 @@ class MomentOutputs(Outputs):
 
 
 @dataclass(frozen=True)
-class MomentRetrieval(Task, Temporal):
+class MomentRetrieval(Task, Temporal, Accountable):
     """A light network on `length` windows of a video's features and the words of a sentence. With `sentences = "words"`
     these are read one by one: `words` is a file of words with vectors (GloVe as .npz or text) or without, one a line;
     if none is given, words are those of the training sentences, with vectors that are learnt. Any other name is a
@@ -142,6 +145,24 @@ class MomentRetrieval(Task, Temporal):
         spans, truth = (torch.cat(parts).numpy() for parts in (predicted, true))
         found = recalls(spans, truth)
         return {**found, "score": cval_score(iou(spans, truth)), "loss": total / len(spans), "n": float(len(spans))}
+
+    def trials(self, model: nn.Module, data: ClientData, batch_size: int) -> Iterator[Trials]:
+        """A score is the overlap with the moment; one who has learned nothing but where the client's own training
+        moments lie answers all with the same part of the video."""
+        learned = cast(Moments, data.train).times.double().cpu().numpy()
+        same = prior_only(learned[:, :2] / learned[:, 2:])["miou"]
+        for batch in data.test.batches(batch_size):
+            shares = cast(Grounder, model).decode(self.forward(model, batch).located)[0][:, 0].double().cpu().numpy()
+            times = batch[3].double().cpu().numpy()
+            overlaps = (iou(found * times[:, 2:], times[:, :2]) for found in (shares, np.array([same])))
+            yield Trials(*(torch.from_numpy(overlap) for overlap in overlaps))
+
+    def looks(
+        self, model: nn.Module, examples: Examples, batch_size: int, generator: torch.Generator | None = None
+    ) -> Iterator[Tensor]:
+        videos = cast(Moments, examples).videos
+        for (some,) in Tensors((videos,)).batches(batch_size, generator):
+            yield sequence_look(some)
 
     def card(self) -> dict[str, Any]:
         features = {**known_card(self.features, self.width_in), "fps": self.fps}

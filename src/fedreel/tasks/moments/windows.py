@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedreel.metrics.familiarity import sequence_look
 from fedreel.tasks.moments.features import pool_windows
 from fedreel.tasks.moments.grounding import Grounder
 from fedreel.tasks.moments.grounding_heads import OVERLAP, Located
@@ -62,6 +63,12 @@ def answer(
     times = starts + np.concatenate(spans) * (np.array(windows)[:, None, 1:] - starts)
     kept = _best(times.reshape(-1, 2), np.concatenate(scores).reshape(-1), top)
     return Found(*kept, _joined(np.concatenate(inside), windows, seconds))
+
+
+def looks(rows: np.ndarray, windows: Sequence[tuple[float, float]], length: int) -> Tensor:
+    """What the windows of a video look like, (windows, D), as videos of the training do."""
+    parts = [_part(rows, window, windows[-1][1], length) for window in windows]
+    return sequence_look(torch.from_numpy(np.stack(parts)))
 
 
 def _part(rows: np.ndarray, window: tuple[float, float], seconds: float, length: int) -> np.ndarray:

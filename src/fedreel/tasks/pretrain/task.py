@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from fedreel.config import DataConfig, check_ranges
-from fedreel.core.abilities import Embeds
-from fedreel.core.task import Examples, Outputs, Population, Task
+from fedreel.core.abilities import Accountable, Embeds, Trials
+from fedreel.core.task import ClientData, Examples, Outputs, Population, Task
 from fedreel.data.shards import Shards
 from fedreel.errors import RecipeError
 from fedreel.machine.device import seeded
@@ -23,8 +24,9 @@ from fedreel.models.videomae import VideoMAEConfig
 from fedreel.registry import BACKBONES
 from fedreel.tasks.pretrain.heads import PretextNetwork, strided
 from fedreel.tasks.pretrain.masking import Fill
-from fedreel.tasks.pretrain.pretexts import Catch, Order, Pretext, Question, Speed
+from fedreel.tasks.pretrain.pretexts import Catch, Choice, Order, Pretext, Question, Speed
 from fedreel.tasks.pretrain.windows import WindowPopulation, Windows
+from fedreel.tasks.vision.appearance import appearance
 from fedreel.tasks.vision.clip_input import Norm, middle, network_input, pooled, scale_card, scale_of
 from fedreel.tasks.vision.clip_views import Views
 from fedreel.tasks.vision.clips import open_clips
@@ -34,7 +36,7 @@ Batch = tuple[Tensor, ...]  # a question, as it goes into the network, or clips 
 
 
 @dataclass(frozen=True)
-class Pretrain(Task, Embeds):
+class Pretrain(Task, Embeds, Accountable):
     """A network on clips of `frames` frames of `size` pixels. The pretexts are `speed` (at which of seven speeds is it
     played), `vcop` (in which order are three clips; crops from random places but no scales, flips or jitter), `ctp`
     (Catch-the-Patch: where do moving patches go; for r3d, whose map it wants twice as fine) and `mae` (VideoMAE: what
@@ -149,6 +151,29 @@ class Pretrain(Task, Embeds):
                     totals.update({name: len(target) * value for name, value in found.items()})
                     asked += len(target)
         return {**{name: total / asked for name, total in totals.items()}, "n": float(len(examples))}
+
+    def trials(self, model: nn.Module, data: ClientData, batch_size: int) -> Iterator[Trials]:
+        """Of pretexts whose answer is one of a few classes; a clip's score is the share of its questions answered."""
+        examples = data.test
+        assert isinstance(examples, Windows)
+        if not isinstance(self._asks, Choice):
+            return
+        for number, (windows, lengths) in enumerate(examples.windows(batch_size)):
+            with seeded(number, windows.device):
+                asked = [*self._asks.exam(windows, lengths)]
+            right = [self.forward(model, (inputs, target)).logits.argmax(1) == target for inputs, target in asked]
+            scores = torch.stack(right).double().mean(0)
+            yield Trials(scores, torch.full_like(scores, 1 / self._asks.classes))
+
+    def looks(
+        self, model: nn.Module, examples: Examples, batch_size: int, generator: torch.Generator | None = None
+    ) -> Iterator[Tensor]:
+        assert isinstance(examples, Windows)
+        for windows, *_ in examples.windows(batch_size):
+            yield appearance(windows[:, : self.frames])
+
+    def look(self, model: nn.Module, samples: Tensor) -> Tensor:
+        return appearance(samples)
 
     def embed(self, model: nn.Module, clips: Tensor, pooling: Literal["mean", "grid"] = "mean") -> Tensor:
         with strided(model.backbone) as backbone:  # type: ignore[arg-type]

@@ -13,15 +13,19 @@ from fedreel.config import DataConfig, check_ranges
 from fedreel.core.abilities import Embeds
 from fedreel.core.task import Examples, Outputs, Population, Tensors
 from fedreel.errors import RecipeError
+from fedreel.metrics.familiarity import projected
 from fedreel.models.backbone import Backbone, BackboneConfig, Clips
 from fedreel.models.classifier import Classifier
 from fedreel.models.heads import Head
 from fedreel.models.r3d import R3DConfig
+from fedreel.tasks.vision.appearance import appearance
 from fedreel.tasks.vision.clip_input import network_input, pooled, scale_card
 from fedreel.tasks.vision.clips import ClipPopulation, open_clips
 from fedreel.tasks.vision.contrast import Contrasting
 from fedreel.tasks.vision.contrast_views import SimCLR
 from fedreel.tasks.vision.frozen import Look, frozen_examples
+
+SEEN = 64  # numbers that what a frozen backbone sees is compared by
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class Recognition(Contrasting, Embeds):
     (recipe recognition-r3d18)."""
 
     sends: ClassVar = {"frames": "count"}
+    spaced: ClassVar = True
 
     backbone: BackboneConfig = field(default_factory=R3DConfig)
     frames: int = 8
@@ -101,6 +106,18 @@ class Recognition(Contrasting, Embeds):
         if _is_prepared(batch):
             return Outputs(*model.answered(batch[0]))  # type: ignore[operator]
         return super().forward(model, batch)
+
+    def ready(self, model: nn.Module, samples: Tensor) -> tuple[Tensor, ...]:
+        if not (isinstance(model, Classifier) and model.backbone.frozen_encoder):
+            return (samples,)
+        return model.seen(self.network_input(samples)), samples.new_zeros(len(samples)), appearance(samples)
+
+    def look_of(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """By the pixels and, where the backbone is frozen, by what it sees: that was made for more than the answer."""
+        if not _is_prepared(batch):
+            return super().look_of(batch)
+        seen, _, looks = batch
+        return torch.cat([looks.double().cpu(), projected(seen.mean((2, 3)), SEEN)], 1)
 
     def labelled_view(self, clips: Tensor) -> Tensor:
         if not self.shift:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from fedreel.report.markup import Html, count, duration, el, number, short, table
-from fedreel.report.pictures import RANKING, header, jpeg_link, percent, ranking_bars
+from fedreel.report.pictures import RANKING, header, jpeg_link, percent, problems, ranking_bars
 from fedreel.report.shell import document, section
 from fedreel.tasks.skeleton.figure import FPS, Figure
 from fedreel.tasks.skeleton.result import MotionRecognition
@@ -41,6 +41,7 @@ def draw_page(recognition: MotionRecognition, drawn: Figure, over: Html | None =
     bars = ranking_bars(recognition.ranking, recognition.top)
     body = el(
         "main",
+        problems(recognition.notes),
         el(
             "div",
             section("motion", "The motion", over or _moving(recognition, drawn)),

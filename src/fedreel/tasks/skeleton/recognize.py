@@ -11,6 +11,7 @@ import torch
 from fedreel.errors import DataError, RecipeError
 from fedreel.machine.device import pick_device
 from fedreel.runs.run import Loaded
+from fedreel.tasks.skeleton.bearing import bearing
 from fedreel.tasks.skeleton.figure import figure
 from fedreel.tasks.skeleton.gif import draw_gif
 from fedreel.tasks.skeleton.joints import Joints, find_joints, mapping, shared
@@ -35,6 +36,7 @@ from fedreel.tasks.use.models import load_for, only_client, partition_record, re
 from fedreel.tasks.use.options import Request
 from fedreel.tasks.use.outputs import Places
 from fedreel.tasks.use.recognition import Ranking
+from fedreel.tasks.use.trust import read_trust, unlike_note
 
 VIDEO = "a video"
 KINECT = 30.0  # frames a second of all recordings that are not in an .npz file
@@ -57,7 +59,9 @@ def recognize_motion(request: Request, top: int) -> MotionRecognition:
     poses = video_motion(file, task.bodies, request.tell) if file_kind(file) == VIDEO else None
     given = read_motion(request.source) if poses is None else _as_recorded(poses, request.run, client)
     frames, body = _prepared(file, *given, joints, task)
-    ranking = _ranking(loaded, body, classes, device)
+    record = read_trust(request.run, loaded, client)
+    ranking = _ranking(loaded, body, classes, device, record.temperature)
+    trust = record.of(bearing(torch.from_numpy(body)[None]))
     recognition = MotionRecognition(
         source=request.source,
         run=request.run,
@@ -69,7 +73,12 @@ def recognize_motion(request: Request, top: int) -> MotionRecognition:
         fps=_rate(file) if poses is None else poses.line.fps,
         joints=joints.name,
         top=top,
-        notes=[] if poses is None else _notes(poses, given[1]),
+        trust=trust,
+        notes=[
+            *record.notes,
+            *unlike_note(trust, "this motion"),
+            *([] if poses is None else _notes(poses, given[1])),
+        ],
     )
     if not (request.page or request.out):
         return places.write(recognition)
@@ -147,9 +156,11 @@ def _rate(source: Path) -> float | None:
     return float(said.item()) if usable else None
 
 
-def _ranking(loaded: Loaded, body: np.ndarray, classes: Sequence[str], device: torch.device) -> Ranking:
+def _ranking(
+    loaded: Loaded, body: np.ndarray, classes: Sequence[str], device: torch.device, temperature: float
+) -> Ranking:
     batch = (torch.from_numpy(body)[None].to(device), torch.zeros(1, dtype=torch.int64, device=device))
     counts = torch.tensor([len(classes)], device=device)
     with torch.inference_mode():
         logits = loaded.task.forward(loaded.model, (*batch, counts)).logits[0, : len(classes)]
-    return rank_classes(logits, classes)
+    return rank_classes(logits, classes, temperature)

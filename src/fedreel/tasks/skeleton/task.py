@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.config import DataConfig, check_ranges
-from fedreel.core.abilities import Blocks
+from fedreel.core.abilities import Accountable, Blocks
 from fedreel.core.batchnorm import settling, statistics_kept
 from fedreel.core.task import Examples, Outputs
 from fedreel.core.weights import TensorInfo
@@ -19,6 +20,7 @@ from fedreel.models.backbone import BackboneConfig
 from fedreel.models.classifier import Classifier
 from fedreel.registry import BACKBONES
 from fedreel.tasks.classification import Classification
+from fedreel.tasks.skeleton.bearing import bearing
 from fedreel.tasks.skeleton.joints import find_joints
 from fedreel.tasks.skeleton.network import BLOCKS, Skeleton, SkeletonBackbone, SkeletonConfig
 from fedreel.tasks.skeleton.population import SkeletonPopulation, open_sets
@@ -32,7 +34,7 @@ NOT_LISTED = -1e4  # logit of a class beyond the client's list: probability 0 in
 
 
 @dataclass(frozen=True)
-class SkeletonRecognition(Classification, Blocks):
+class SkeletonRecognition(Classification, Blocks, Accountable):
     """A graph network on `length` frames of `bodies` bodies. Clients have class lists of their own, so classifiers stay
     home, and so do batch-norm statistics. `joints` is kinect-v1, kinect-v2 or a TOML file of names and bones: every
     set's joints are brought to it. The paper's backbone is stgcn of width 16 with 128 features; the authors' code has
@@ -138,6 +140,15 @@ class SkeletonRecognition(Classification, Blocks):
             with settling(model):
                 for batch in train.batches(batch_size):
                     self.forward(model, batch)
+
+    def guesses(self, batch: Batch) -> Tensor:
+        return 1 / batch[2].double().cpu()
+
+    def looks(
+        self, model: nn.Module, examples: Examples, batch_size: int, generator: torch.Generator | None = None
+    ) -> Iterator[Tensor]:
+        for batch in examples.batches(batch_size, generator):
+            yield bearing(batch[0])
 
     def check_blocks(self) -> None:
         if not isinstance(self.backbone, SkeletonConfig):

@@ -23,6 +23,7 @@ from fedreel.machine.device import pick_device
 from fedreel.media.cut import cut
 from fedreel.media.frames import Timeline
 from fedreel.media.thumbnails import Thumbnails, thumbnails
+from fedreel.metrics.familiarity import sequence_look
 from fedreel.runs.run import Loaded, load
 from fedreel.tasks.summary.cuts import KTS, shot_finder
 from fedreel.tasks.summary.metrics import shot_scores
@@ -31,6 +32,7 @@ from fedreel.tasks.summary.result import Shot, Summary
 from fedreel.tasks.use.models import declared_verb, load_for, trained_features
 from fedreel.tasks.use.options import Request
 from fedreel.tasks.use.outputs import Places
+from fedreel.tasks.use.trust import read_trust, unlike_note
 
 AUTO = "auto"
 BLOCK = 2048  # steps that are scored and segmented at a time: what both need grows with the square of it
@@ -64,12 +66,15 @@ def summarize_video(
         loaded = loaded if community == GLOBAL else load(request.run, model=community, device=str(device))
         notes += reasons
     importance = _scores(loaded, steps.rows, device)
+    record = read_trust(request.run, loaded, client, community)
+    trust = record.of(sequence_look(torch.from_numpy(steps.rows)[None]))
     shots, remarks = choose(importance, steps, ratio, finder.segments() if finder else None)
     summary = Summary(
         source=request.source,
         run=request.run,
         client=client,
-        notes=[*notes, *remarks],
+        trust=trust,
+        notes=[*record.notes, *unlike_note(trust, "this video"), *notes, *remarks],
         community=community,
         features=maker.name,
         shots_by=shots_by,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.config import DataConfig, check_ranges
-from fedreel.core.abilities import Sequences
-from fedreel.core.task import Examples, Outputs, Task
+from fedreel.core.abilities import Accountable, Sequences, Trials
+from fedreel.core.task import ClientData, Examples, Outputs, Task
 from fedreel.data.features import known_card, make_features
 from fedreel.errors import DataError, RecipeError
+from fedreel.metrics.familiarity import sequence_look
 from fedreel.tasks.summary.annotations import with_split, with_user_scores
 from fedreel.tasks.summary.data import How, Spread, SummaryVideo, find_public, find_summary, read_summary
 from fedreel.tasks.summary.metrics import RATIO, mean_defined, score
@@ -27,7 +29,7 @@ _WIDTHS = {"plain": 64, "efficientnet-lite0": 1280}
 
 
 @dataclass(frozen=True)
-class Summary(Task, Sequences):
+class Summary(Task, Sequences, Accountable):
     """A summarizer on steps of `width_in` features. `width`, `blocks`, `heads`, `attention`, `block` and `positions`
     are the Mixture Transformer's; vsLSTM takes `hidden` and `dropout`, the attention model `dropout`. The paper's
     features are GoogLeNet's (width_in 1024) at 2 steps a second."""
@@ -146,6 +148,25 @@ class Summary(Task, Sequences):
                     found[name].append(getattr(result, name))
         means = {name: mean_defined(values) for name, values in found.items()}
         return {**{name: mean for name, mean in means.items() if not math.isnan(mean)}, "n": float(len(examples))}
+
+    def trials(self, model: nn.Module, data: ClientData, batch_size: int) -> Iterator[Trials]:
+        """A score is Kendall's tau with people's scores, 0 on average of scores drawn at random."""
+        videos = data.test
+        assert isinstance(videos, Videos)
+        for batch in videos.batches(batch_size):
+            rows = self.forward(model, batch).logits.double().cpu().numpy()
+            truths = [videos.truths[which] for which in batch[3].tolist()]
+            found = torch.tensor([score(row[: len(t.picks)], t, self.ratio).tau for row, t in zip(rows, truths)])
+            defined = found[found.isfinite()].double()
+            yield Trials(defined, torch.zeros_like(defined))
+
+    def looks(
+        self, model: nn.Module, examples: Examples, batch_size: int, generator: torch.Generator | None = None
+    ) -> Iterator[Tensor]:
+        """Nothing where features are standardised over a file: of a single video's own, that would leave no look."""
+        assert isinstance(examples, Videos)
+        for rows in () if self.standardise else examples.sequences:
+            yield sequence_look(rows[None])
 
     def card(self) -> dict[str, Any]:
         features = {**known_card(self.features, self.width_in), "fps": self.fps, "standardised": self.standardise}

@@ -33,9 +33,10 @@ def numbered_classes(classes: int) -> list[str]:
     return [f"class {n}" for n in range(1, classes + 1)]
 
 
-def rank_classes(logits: Tensor, classes: Sequence[str]) -> Ranking:
-    """Of one sample. Softmax makes probabilities; of equal ones the class that is named first comes first."""
-    shares = logits.double().softmax(0).cpu()
+def rank_classes(logits: Tensor, classes: Sequence[str], temperature: float) -> Ranking:
+    """Of one sample. Softmax of logits / temperature makes probabilities; of equal ones the class that is named first
+    comes first."""
+    shares = (logits.double() / temperature).softmax(0).cpu()
     if not shares.isfinite().all():
         raise RunError("the model gives no finite numbers", hint="its training diverged: try a lower train.lr")
     order = shares.argsort(descending=True, stable=True).tolist()

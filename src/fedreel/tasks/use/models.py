@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedreel.core.assessment import model_for
 from fedreel.core.server import GLOBAL
 from fedreel.core.state import PrivateStore
 from fedreel.data.features import Features, make_features, same_features
@@ -67,7 +68,7 @@ def load_for(run: Path, client: str, device: str) -> tuple[Loaded, str]:
         client = only_client(run, clients, hint)
     if client:
         _check_client(run, client, clients, loaded.card)
-    model = loaded.card.get("communities", {}).get(client) or loaded.card.get("recognize", GLOBAL)
+    model = model_for(loaded.card, client)
     if client or model != GLOBAL:
         loaded = load(run, model=model, client=client, device=device)
     return loaded, client

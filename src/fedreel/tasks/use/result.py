@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from fedreel.data.shards import Broken
+    from fedreel.tasks.use.trust import Trust
 
 NAMED = 20  # skipped files, and notes, that a terminal gets to see
 
@@ -23,6 +24,7 @@ class Result(ABC):
     source: Path  # what was given
     run: Path  # whose model answered
     client: str = ""  # whose part of the model was used; '' where nobody was named
+    trust: Trust | None = None  # how far the answer is to be trusted; None where no model answers
     notes: list[str] = field(default_factory=list)  # what a user should know
     files: list[Path] = field(default_factory=list)  # that were written
 
@@ -36,7 +38,8 @@ class Result(ABC):
 
     def as_json(self) -> dict[str, Any]:
         """All that was found, in plain values."""
-        told = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in self.untold}
+        untold = self.untold if self.trust else {*self.untold, "trust"}
+        told = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in untold}
         return json.loads(json.dumps(told, default=_plain_value))
 
 

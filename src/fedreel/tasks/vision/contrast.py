@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.config import DataConfig, check_ranges
-from fedreel.core.abilities import Contrastable, ServerObjective, Supervision
+from fedreel.core.abilities import Accountable, Contrastable, ServerObjective, Supervision, Trials
 from fedreel.core.server_training import FullBatches
-from fedreel.core.task import Examples, Outputs, Tensors
+from fedreel.core.task import ClientData, Examples, Outputs, Tensors
 from fedreel.data.division import nested_share
 from fedreel.errors import DataError, RecipeError
 from fedreel.machine.device import seeded
@@ -22,6 +22,7 @@ from fedreel.models.backbone import Backbone, untaught
 from fedreel.models.classifier import Classifier
 from fedreel.models.projector import Form, Projected
 from fedreel.tasks.classification import Classification
+from fedreel.tasks.vision.appearance import appearance
 from fedreel.tasks.vision.contrast_views import SimCLR
 from fedreel.tasks.vision.nt_xent import nt_xent
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Contrasting(Classification, Contrastable):
+class Contrasting(Classification, Contrastable, Accountable):
     """SimCLR's game: two views of each sample find each other among all views of a batch (NT-Xent)."""
 
     classes: int = 0  # as many as the data have
@@ -133,6 +134,27 @@ class Contrasting(Classification, Contrastable):
             total += float(self.loss(self.forward(model, seen), seen)) * len(batch[0])
             n += len(batch[0])
         return {"loss": total / n, "n": n} if n else {"n": 0.0}
+
+    def trials(self, model: nn.Module, data: ClientData, batch_size: int) -> Iterator[Trials]:
+        return super().trials(model, data, batch_size) if self.objective == "labels" else iter(())
+
+    def looks(
+        self, model: nn.Module, examples: Examples, batch_size: int, generator: torch.Generator | None = None
+    ) -> Iterator[Tensor]:
+        for batch in self.judged(examples).batches(batch_size, generator):
+            yield self.look_of(batch)
+
+    def look(self, model: nn.Module, samples: Tensor) -> Tensor:
+        """What samples look like, (N, D)."""
+        return self.look_of(self.ready(model, samples))
+
+    def ready(self, model: nn.Module, samples: Tensor) -> tuple[Tensor, ...]:
+        """Samples as a batch such as `prepared` makes."""
+        return (samples,)
+
+    def look_of(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """What the samples of a batch look like."""
+        return appearance(batch[0])
 
     def vectors(self, model: nn.Module, samples: Tensor) -> Tensor:
         return model.backbone(self.network_input(samples))  # type: ignore[operator]

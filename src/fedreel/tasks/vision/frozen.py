@@ -18,6 +18,8 @@ from fedreel.data.kept_arrays import keep, kept
 from fedreel.machine.cache import cache_folder
 from fedreel.machine.device import seeded
 from fedreel.models.classifier import Classifier
+from fedreel.tasks.vision.appearance import VERSION as LOOKS
+from fedreel.tasks.vision.appearance import appearance
 
 _log = logging.getLogger(__name__)
 
@@ -34,11 +36,11 @@ class Look:
 
 
 def frozen_examples(model: Classifier, examples: Tensors, look: Look, views: int) -> Examples:
-    """Clips and labels as what the model's head is given of them. Of `views`, the first is the clip as it is and the
-    others are random; which of them an epoch sees is drawn anew."""
+    """Clips and labels as what the model's head is given of them; behind the labels is what the clips look like. Of
+    `views`, the first is the clip as it is and the others are random; which of them an epoch sees is drawn anew."""
     clips, labels = examples.tensors
-    seen = frozen_views(model, clips, look, views)
-    return Tensors((seen[:, 0], labels)) if views == 1 else AnyView(seen, labels)
+    seen, looks = frozen_views(model, clips, look, views), _looks(clips)
+    return Tensors((seen[:, 0], labels, looks)) if views == 1 else AnyView(seen, (labels, looks))
 
 
 def frozen_views(model: Classifier, clips: Tensor, look: Look, views: int) -> Tensor:
@@ -68,17 +70,17 @@ class AnyView:
     drawn."""
 
     views: Tensor
-    labels: Tensor
+    beside: tuple[Tensor, ...]  # rows of the samples: their labels, what they look like
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.views)
 
     @property
     def nbytes(self) -> int:
-        return self.views.nbytes + self.labels.nbytes
+        return self.views.nbytes + sum(rows.nbytes for rows in self.beside)
 
     def to(self, device: torch.device) -> AnyView:
-        return AnyView(self.views.to(device), self.labels.to(device))
+        return AnyView(self.views.to(device), tuple(rows.to(device) for rows in self.beside))
 
     def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, ...]]:
         samples, views = self.views.shape[:2]
@@ -86,7 +88,21 @@ class AnyView:
         if generator is not None:
             which = torch.randint(views, (samples,), generator=generator)
         seen = self.views[torch.arange(samples), which.to(self.views.device)]
-        yield from Tensors((seen, self.labels)).batches(size, generator)
+        yield from Tensors((seen, *self.beside)).batches(size, generator)
+
+
+def _looks(clips: Tensor) -> Tensor:
+    """Of the pixels alone, so that they are kept whatever the network."""
+    folder = cache_folder() / "features" / "looks" / f"v{LOOKS}"
+    rows = []
+    for clip in clips:
+        file = folder / (name := _name(clip))[:2] / f"{name}.npy"
+        array = kept(file)
+        if array is None:
+            array = appearance(clip[None])[0].numpy()
+            keep(file, array)
+        rows.append(torch.from_numpy(array))
+    return torch.stack(rows) if rows else torch.zeros(0, 1)
 
 
 def _seen(model: Classifier, clip: Tensor, look: Look, view: int, name: str) -> Tensor:

@@ -70,6 +70,7 @@ def draw_album(album: Album, strips: Mapping[Path, np.ndarray]) -> str:
     ]
     body = el(
         "main",
+        problems(album.notes[:SHOWN]),
         section(album.what, f"The {album.what}", el("ol", cards, class_="album"), lead=_left_out(len(album.entries))),
         section("labels", "How many of each", _counts(album)),
         section("skipped", "Skipped", _skipped(album), lead=_left_out(len(album.skipped))) if album.skipped else None,

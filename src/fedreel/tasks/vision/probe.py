@@ -36,7 +36,7 @@ def probe(clips: Tensor, labels: Tensor, classes: int, config: TrainConfig = PRO
         nn.init.normal_(fc.weight, std=0.01)
         nn.init.zeros_(fc.bias)
         classifier = nn.Sequential(nn.Dropout(DROPOUT), fc).to(clips.device)
-        train_epochs(classifier, _Probed(), AnyView(clips, labels), config, seed)
+        train_epochs(classifier, _Probed(), AnyView(clips, (labels,)), config, seed)
     return classifier.eval()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +29,7 @@ from fedreel.tasks.use.models import load_for
 from fedreel.tasks.use.options import Request
 from fedreel.tasks.use.outputs import Places
 from fedreel.tasks.use.recognition import Ranking
+from fedreel.tasks.use.trust import Record, Trust, read_trust, unlike_note
 from fedreel.tasks.vision.contrast import Contrasting
 from fedreel.tasks.vision.media import Medium, Seen
 from fedreel.tasks.vision.page import SHOWN, draw_album, draw_file
@@ -51,34 +53,46 @@ def recognize_files(request: Request, top: int, medium_of: Callable[[Contrasting
     entries: list[FileRecognition] = []
     skipped: list[Broken] = []
     strips: dict[Path, np.ndarray] = {}
-    for path, seen, ranking in _answers(loaded, paths, medium, _class_names(loaded, request.run), device, request.tell):
+    record = read_trust(request.run, loaded, client)
+    names = _class_names(loaded, request.run)
+    for path, seen, answer in _answers(loaded, record, paths, medium, names, device, request.tell):
         if isinstance(seen, str):
             skipped.append(Broken(str(path), seen))
             continue
-        entries.append(_entry(path, seen, ranking, medium, request.run, client, top))
+        assert answer is not None
+        entries.append(_entry(path, seen, answer, medium, request, client, top))
         if request.page and medium.frames and len(strips) < SHOWN:
             strips[path] = seen.pixels
     if not entries:
         raise _unreadable(skipped, medium)
     if not source.is_dir():
-        page = draw_file(entries[0], strips.get(source)) if request.page else ""
-        return _write(entries[0], entries, page, places)
-    notes = [f"{entry.source}: {note}" for entry in entries for note in entry.notes]
+        one = replace(entries[0], notes=[*record.notes, *entries[0].notes])
+        return _write(one, entries, draw_file(one, strips.get(source)) if request.page else "", places)
     album = Album(
-        source=source, run=request.run, client=client, notes=notes, skipped=skipped, what=medium.many, entries=entries
+        source=source,
+        run=request.run,
+        client=client,
+        trust=record.trust,
+        notes=[*record.notes, *(f"{entry.source}: {note}" for entry in entries for note in entry.notes)],
+        skipped=skipped,
+        what=medium.many,
+        entries=entries,
     )
     return _write(album, entries, draw_album(album, strips) if request.page else "", places)
 
 
 def _entry(
-    path: Path, seen: Seen, ranking: Ranking, medium: Medium, run: Path, client: str, top: int
+    path: Path, seen: Seen, answer: tuple[Ranking, Trust], medium: Medium, request: Request, client: str, top: int
 ) -> FileRecognition:
+    ranking, trust = answer
     label, confidence = ranking[0]
+    cut = [f"{seen.fault}; only what comes before was looked at"] if seen.fault else []
     return FileRecognition(
         source=path,
-        run=run,
+        run=request.run,
         client=client,
-        notes=[f"{seen.fault}; only what comes before was looked at"] if seen.fault else [],
+        trust=trust,
+        notes=[*unlike_note(trust, f"this {medium.one.split()[1]}"), *cut],
         label=label,
         confidence=confidence,
         ranking=ranking,
@@ -131,25 +145,30 @@ def _check_places(places: Places, source: Path, paths: Sequence[Path], medium: M
 
 def _answers(
     loaded: Loaded,
+    record: Record,
     paths: Sequence[Path],
     medium: Medium,
     classes: Sequence[str],
     device: torch.device,
     tell: Tell | None,
-) -> Iterator[tuple[Path, Seen | str, Ranking]]:
-    """What the model sees of each file and what that shows; or why a file cannot be read, and nothing."""
+) -> Iterator[tuple[Path, Seen | str, tuple[Ranking, Trust] | None]]:
+    """What the model sees of each file, what that shows, and how far that is to be trusted; or why a file cannot be
+    read, and nothing."""
+    task, model = loaded.task, loaded.model
+    assert isinstance(task, Contrasting)
     waiting: dict[Path, Seen] = {}
     for done, (path, reading) in enumerate(zip(paths, medium.readings(paths)), 1):
         if isinstance(reading, str):
-            yield path, reading, []
+            yield path, reading, None
         else:
             waiting[path] = reading
         if waiting and (len(waiting) == medium.batch or done == len(paths)):
             batch = torch.from_numpy(np.stack([seen.pixels for seen in waiting.values()])).to(device)
             with torch.inference_mode():
-                logits = loaded.task.forward(loaded.model, (batch,)).logits.cpu()
-            for (answered, seen), row in zip(waiting.items(), logits):
-                yield answered, seen, rank_classes(row, classes)
+                ready = task.ready(model, batch)
+                logits, looks = task.forward(model, ready).logits.cpu(), task.look_of(ready)
+            for (answered, seen), row, look in zip(waiting.items(), logits, looks):
+                yield answered, seen, (rank_classes(row, classes, record.temperature), record.of(look[None]))
             waiting = {}
         if tell:
             tell("recognising", done / len(paths))

@@ -12,7 +12,7 @@ from fedreel.tasks.vision.evaluate.result import Evaluation
 
 MODEL = "A run directory, or the folder model/ in one; a file of weights; or random: weights that learned nothing."
 ON = "Labelled videos: a folder {train,test}/CLASS/*.mp4 or with an index.csv, shards of one, or playground."
-ONLY = "Some of retrieval, knn, probe and tune, with commas between them [all]."
+ONLY = "Some of answers, retrieval, knn, probe and tune, with commas between them [all]."
 
 
 def evaluate(

@@ -28,7 +28,7 @@ class Question:
 
     model: Path
     on: Path
-    measures: tuple[str, ...]  # in the order of MEASURES
+    measures: tuple[str, ...]  # in the order of MEASURES; none: all that make sense
     places: Places
     client: str
     device: str
@@ -69,10 +69,12 @@ def evaluate_on(
         seed = who.recipe.seed if question.seed is None else question.seed
         playground = question.on == PLAYGROUND
         precision = who.recipe.train.precision
-        trial = Trial(who.model, who.task, labelled, seed, precision, playground, question.epochs)
-        for number, name in enumerate(question.measures):
+        named = (who.classes, who.temperature)
+        trial = Trial(who.model, who.task, labelled, seed, precision, playground, question.epochs, *named)
+        measures = _sensible(question, trial)
+        for number, name in enumerate(measures):
             if tell:
-                tell(name, number / len(question.measures))
+                tell(name, number / len(measures))
             found |= MEASURES[name](trial)
     except KeyboardInterrupt:
         so_far = ", ".join(f"{name} {100 * share:.2f} %" for name, share in found.items())
@@ -95,11 +97,25 @@ def evaluate_on(
 
 
 def _measures(only: str) -> tuple[str, ...]:
-    wanted = [name.strip() for name in only.split(",")] if only else [*MEASURES]
+    wanted = [name.strip() for name in only.split(",")] if only else []
     for name in wanted:
         if name not in MEASURES:
             raise RecipeError(f"there is no measure '{name}'", where="only", hint=nearest(name, MEASURES))
     return tuple(name for name in MEASURES if name in wanted)
+
+
+def _sensible(question: Question, trial: Trial) -> Sequence[str]:
+    """What was asked for or, where nothing was, all but answers of a model that names other classes, or none."""
+    if not question.measures:
+        return [name for name in MEASURES if name != "answers" or trial.answers]
+    if "answers" in question.measures and not trial.answers:
+        raise RecipeError(
+            "the model does not name the classes of these videos",
+            where="--only answers",
+            expected=", ".join(trial.labelled.classes[:12]),
+            found=", ".join(trial.classes[:12]) or "a model without a trained classifier",
+        )
+    return question.measures
 
 
 def _check(question: Question) -> None:

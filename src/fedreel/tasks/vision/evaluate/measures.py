@@ -8,17 +8,21 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
 
+import torch
 from torch import nn
 
 from fedreel.core.abilities import Embeds
+from fedreel.metrics.calibration import binned, expected_calibration_error
 from fedreel.metrics.neighbours import knn_accuracy, recall_at
 from fedreel.models.r3d import R3DConfig
 from fedreel.tasks.vision.clip_views import Views
+from fedreel.tasks.vision.contrast import Contrasting
 from fedreel.tasks.vision.evaluate.downstream import TUNE, fine_tune, linear_probe, shortened, top1
 from fedreel.tasks.vision.evaluate.retrieval import KS, Compared, LabelledSet, compared, retrieval
 
 Metrics = dict[str, float]
 
+AT_ONCE = 8  # videos that are answered together
 NEIGHBOURS = (1, 5, 20)
 FLIP, JITTER = 0.35, 0.2  # when fine-tuning
 PAPER_WIDTH, PAPER_BLOCKS = 64, 8  # of R3D-18
@@ -36,6 +40,13 @@ class Trial:
     precision: Literal["fp32", "bf16"] = "fp32"  # of fine-tuning
     playground: bool = False  # whether the videos are the generated ones
     epochs: int = 0  # of fine-tuning; 0: the paper's or, on the playground and of smaller networks, a part of them
+    classes: tuple[str, ...] = ()  # that the model itself names
+    temperature: float = 1.0  # at which it names them
+
+    @property
+    def answers(self) -> bool:
+        """Whether the model names the classes of this set."""
+        return sorted(self.classes) == sorted(self.labelled.classes)
 
     @cached_property
     def pooled(self) -> Compared:
@@ -72,8 +83,26 @@ def tunings(trial: Trial) -> Metrics:
     return {"tune": top1(classifier, trial.task, trial.labelled)}
 
 
+def answers(trial: Trial) -> Metrics:
+    """`top1`: right answers of the model's own classifier; `ece`, the expected calibration error of its confidence as
+    `fedreel recognize` gives it, and `ece uncalibrated`."""
+    task, labelled = trial.task, trial.labelled
+    assert isinstance(task, Contrasting)
+    rows, logits = [int(i) for i in labelled.test], []
+    device = next(trial.model.parameters()).device
+    trial.model.eval()
+    with torch.no_grad():
+        for start in range(0, len(rows), AT_ONCE):
+            clips = torch.from_numpy(labelled.source.stack(rows[start : start + AT_ONCE], task.frames)).to(device)
+            logits.append(task.forward(trial.model, (clips,)).logits.cpu())
+    places = torch.tensor([trial.classes.index(labelled.classes[i]) for i in labelled.labels[rows]])
+    before, after = (binned(torch.cat(logits), places, t) for t in (1.0, trial.temperature))
+    errors = {"ece": expected_calibration_error(after), "ece uncalibrated": expected_calibration_error(before)}
+    return {"top1": float(before[:, 2].sum() / before[:, 0].sum()), **errors}
+
+
 MEASURES: Mapping[str, Callable[[Trial], Metrics]] = MappingProxyType(  # the quick ones first
-    {"retrieval": recalls, "knn": neighbours, "probe": probes, "tune": tunings}
+    {"answers": answers, "retrieval": recalls, "knn": neighbours, "probe": probes, "tune": tunings}
 )
 
 

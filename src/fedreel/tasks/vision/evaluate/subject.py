@@ -21,6 +21,9 @@ from fedreel.errors import RecipeError, RunError
 from fedreel.registry import TASKS
 from fedreel.runs.run import load, run
 from fedreel.tasks.classification import Classification
+from fedreel.tasks.use.classes import class_lists
+from fedreel.tasks.use.trust import read_trust
+from fedreel.tasks.vision.contrast import Contrasting
 
 RANDOM = Path("random")  # as the model
 INIT = "task.backbone.init"
@@ -36,6 +39,8 @@ class Subject:
     task: Embeds
     recipe: Recipe
     notes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()  # that the model itself names; none where it names none
+    temperature: float = 1.0  # at which it names them
 
 
 def find_subject(
@@ -78,7 +83,15 @@ def _of_run(folder: Path, client: str, device: str) -> Subject:
             expected=f"a run directory, a file of weights ({', '.join(SUFFIXES)}), or the word random",
         )
     loaded, task = load_embedding(folder, client, device)
-    return Subject(loaded.model, task, make_recipe(loaded.card["recipe"], str(folder)))
+    named = isinstance(task, Contrasting) and task.objective == "labels" and not loaded.card["not_trained"]
+    lists = class_lists(folder) if named else {}
+    return Subject(
+        loaded.model,
+        task,
+        make_recipe(loaded.card["recipe"], str(folder)),
+        classes=tuple(lists.get(client) or next(iter(lists.values()), ())),
+        temperature=read_trust(folder, loaded, client).temperature,
+    )
 
 
 def _of_file(file: Path, name: str, given: dict[str, Any]) -> Subject:

@@ -13,9 +13,11 @@ from torch.nn import functional
 from fedreel.data.clip_model import ClipImages, ClipText
 from fedreel.data.feature_networks import fingerprint, load_embedding
 from fedreel.data.hugging_face import read_scale
+from fedreel.data.shards import spaced
 from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.device import pick_device
-from fedreel.media.excerpts import EXCERPTS, Excerpts, excerpts
+from fedreel.media.excerpts import EXCERPTS, Excerpts, clips_of, excerpts
+from fedreel.tasks.use.trust import Trust, read_trust
 
 Pooling = Literal["mean", "grid"]
 POOLINGS: tuple[Pooling, ...] = ("mean", "grid")
@@ -41,12 +43,23 @@ class Embedder:
         self.device = pick_device(device)
         loaded, self.task = load_embedding(run, client, str(self.device))
         self.model = loaded.model
+        self.record = read_trust(run, loaded, client)
         weights = fingerprint(self.model.state_dict(), f"{self.task}")
         self.state = {"weights": weights, "pooling": self.pooling, "excerpts": EXCERPTS}
 
     def look(self, video: Path) -> Excerpts:
         """What of a video the network sees. Several threads may look at once."""
         return excerpts(video, self.task.frames, self.task.side)
+
+    def trust(self, video: Path) -> Trust:
+        """How far what is found is to be trusted: by the model's test, and by what the clip looks like."""
+        if self.record.space is None:
+            return self.record.trust
+        frames, side = self.task.frames, self.task.side
+        seen = clips_of(video, lambda n: spaced(n, frames)[None], side) if self.task.spaced else self.look(video)
+        with torch.inference_mode():
+            looks = self.task.look(self.model, torch.from_numpy(seen.clips).to(self.device))
+        return self.record.trust if looks is None else self.record.of(looks)
 
     def vector(self, seen: Excerpts) -> np.ndarray:
         """float32 (D,) of length 1, or 0 where the network gives nothing but zeros. A video is a batch of its own, so

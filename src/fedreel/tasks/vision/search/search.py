@@ -14,6 +14,7 @@ from fedreel.data.shards import Broken
 from fedreel.errors import DataError, Interrupted, RecipeError
 from fedreel.tasks.use.options import Request
 from fedreel.tasks.use.outputs import Places
+from fedreel.tasks.use.trust import Trust, unlike_note
 from fedreel.tasks.vision.search.embed import ClipEmbedder, Embedder
 from fedreel.tasks.vision.search.index import Index
 from fedreel.tasks.vision.search.page import draw_page
@@ -35,13 +36,15 @@ def search_folder(request: Request, folder: Path, top: int, pooling: str, rebuil
         looked_at = index.refresh([clip.path for clip in listed], embedder, request.tell)
     except KeyboardInterrupt:
         raise Interrupted("What was looked at is kept: run the same command again to go on.") from None
+    trust, doubts = _trusted(request.source, embedder)
     compared = len({*index.vectors} - own)
     skipped = [Broken(p, e.fault) for p, e in sorted(index.entries.items()) if p not in index.vectors]
     similar = Similar(
         source=request.source,
         run=request.run,
         client=request.client,
-        notes=_notes(index, compared, top, folder, skipped),
+        trust=trust,
+        notes=[*doubts, *_notes(index, compared, top, folder, skipped)],
         skipped=skipped,
         folder=folder,
         pooling=pooling,
@@ -100,6 +103,14 @@ def _asked(request: Request, embedder: Embedder | ClipEmbedder) -> np.ndarray:
     if isinstance(embedder, ClipEmbedder) and not request.source.is_file():
         return embedder.sentence(str(request.source))
     return embedder.vector(embedder.look(request.source))
+
+
+def _trusted(source: Path, embedder: Embedder | ClipEmbedder) -> tuple[Trust, list[str]]:
+    """How far a clip's hits are to be trusted, and what a user must know of that; of a CLIP nothing is known."""
+    if not isinstance(embedder, Embedder):
+        return Trust(), []
+    trust = embedder.trust(source)
+    return trust, [*embedder.record.notes, *unlike_note(trust, "this clip")]
 
 
 def _own_paths(source: Path, folder: Path, listed: Sequence[clip_index.Clip]) -> set[str]:

@@ -1,0 +1,113 @@
+"""What clients are asked when the last round is over, so that it is known how far the model is to be trusted.
+
+They answer in sums over their samples. An owner's policy may refuse a part of them; then the rest is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedreel.core.abilities import Accountable, Trials, able
+from fedreel.core.method import question
+from fedreel.core.update import Value
+from fedreel.metrics.calibration import (
+    binned,
+    loss_sums,
+)
+from fedreel.metrics.familiarity import Space, Sums, histogram, projected
+
+if TYPE_CHECKING:
+    from fedreel.core.client import Client
+
+LOOKED_AT = 1000  # of a client's training samples, drawn where it has more
+HALVES = (slice(0, None, 2), slice(1, None, 2))  # of a client's held-out samples, in their order: every other one
+
+Answered = Mapping[str, Value]
+
+
+@question(
+    samples="count",
+    held_out="count",
+    learned="count",
+    losses="metric",
+    scores="metric",
+    total="feature-statistics",
+    products="feature-statistics",
+)
+def calibration_sums(client: Client, allowed: Collection[str]) -> Answered:
+    """Of held-out samples the losses at each temperature, those of every other sample apart (2, temperatures), and the
+    sums of scores, of guesses and of their squared differences; of training samples the sums of their looks."""
+    answer: dict[str, Value] = {}
+    counts: dict[str, float] = {}
+    if "scores" in allowed:
+        held_out = _held_out(client)
+        gain = held_out.scores - held_out.guesses
+        counts["held_out"] = len(held_out.scores)
+        answer["scores"] = torch.stack([held_out.scores.sum(), held_out.guesses.sum(), gain.square().sum()])
+        if held_out.logits is not None and held_out.labels is not None:
+            answer["losses"] = torch.stack([loss_sums(held_out.logits[h], held_out.labels[h]) for h in HALVES])
+    if "total" in allowed:
+        sums = Sums.of(_looks(client, training=True))
+        counts["learned"] = sums.samples
+        answer |= {"total": sums.total, "products": sums.products}
+    return {"samples": min(counts.values()), **counts, **answer}
+
+
+@question(samples="count", before="metric", after="metric", distances="feature-statistics")
+def calibration_bins(
+    client: Client,
+    allowed: Collection[str],
+    temperatures: Tensor | None = None,
+    mean: Tensor | None = None,
+    whitening: Tensor | None = None,
+) -> Answered:
+    """Held-out samples by their confidence, as the model has it and at a temperature that was fitted without them: the
+    first of two for every other sample, the second for the rest. And by how far they are from the mean look."""
+    answer: dict[str, Value] = {}
+    samples = 0
+    if temperatures is not None and "before" in allowed:
+        logits, labels = (held_out := _held_out(client)).logits, held_out.labels
+        if logits is not None and labels is not None:
+            samples = len(labels)
+            first, second = (binned(logits[h], labels[h], float(t)) for h, t in zip(HALVES, temperatures))
+            answer |= {"before": binned(logits, labels, 1.0), "after": first + second}
+    if mean is not None and whitening is not None and "distances" in allowed:
+        looks = _looks(client, training=False)
+        samples = len(looks)
+        answer["distances"] = histogram(Space(mean, whitening).distances(looks) if samples else torch.zeros(0))
+    return {"samples": float(samples), **answer}
+
+
+QUESTIONS: Mapping[str, Callable[..., Answered]] = {f.__name__: f for f in (calibration_sums, calibration_bins)}
+
+
+def _held_out(client: Client) -> Trials:
+    """All of a client's held-out samples, by the model as it is used: nothing is made ready for a test."""
+    client.model.eval()
+    task, none = able(client.task, Accountable), torch.zeros(0, dtype=torch.float64)
+    with torch.no_grad():
+        found = list(task.trials(client.model, client.data, 4 * client.config.batch_size))
+    if not found:
+        return Trials(none, none)
+    scores, guesses = (torch.cat([getattr(t, name).double().cpu() for t in found]) for name in ("scores", "guesses"))
+    if found[0].logits is None:
+        return Trials(scores, guesses)
+    logits, labels = (torch.cat([getattr(t, name).cpu() for t in found]) for name in ("logits", "labels"))
+    return Trials(scores, guesses, logits, labels)
+
+
+def _looks(client: Client, training: bool) -> Tensor:
+    client.model.eval()
+    task, size = able(client.task, Accountable), 4 * client.config.batch_size
+    examples, found, seen = client.data.train if training else client.data.test, [], 0
+    drawn = torch.Generator().manual_seed(0) if training and len(examples) > LOOKED_AT else None
+    with torch.no_grad():
+        for looks in task.looks(client.model, examples, size, drawn):
+            found.append(projected(looks))
+            seen += len(looks)
+            if training and seen >= LOOKED_AT:
+                break
+    return torch.cat(found) if found else torch.zeros(0, 1, dtype=torch.float64)
