@@ -1,4 +1,4 @@
-"""What recipes need set to be built in a test: no weights of other packages, no networks of a hundred million numbers."""
+"""What recipes need set to be built in a test: no weights of other packages, no networks of millions of numbers."""
 
 from __future__ import annotations
 
