@@ -10,6 +10,7 @@ from pathlib import Path
 from safetensors.torch import save
 
 from fedreel.data.feature_networks import own_model
+from fedreel.data.weights_file import SUFFIXES
 from fedreel.errors import DataError, RunError
 from fedreel.machine.files import write_atomic
 from fedreel.models.backbone import Backbone, BackboneConfig
@@ -60,7 +61,9 @@ def export_lora(model: Path | str, out: Path | str, *, client: str = "") -> list
         )
     backbone = own_model(loaded, run, client).model.backbone
     assert isinstance(backbone, Backbone)
-    about, tensors = peft_files(backbone.known(), config.lora, config.elsewhere)
+    base = str(loaded.card["frozen"]["init"])
+    folder = "" if base == "imagenet" or Path(base).suffix in SUFFIXES else base
+    about, tensors = peft_files(backbone.known(), config.lora, config.elsewhere or folder, config.known_class())
     _write(
         {
             out / "adapter_config.json": json.dumps(about, indent=1).encode() + b"\n",
