@@ -32,12 +32,14 @@ class Excerpts:
     fault: str
 
 
-def excerpts(path: Path, frames: int, size: int) -> Excerpts:
+def excerpts(path: Path, frames: int, size: int, picture: Callable[[np.ndarray], np.ndarray] | None = None) -> Excerpts:
     """Clips of `frames` frames in a row, the square in the middle of each: its side is the frame's shorter side, scaled
-    to `size` pixels, as shards have it."""
+    to `size` pixels, as shards have it; or what `picture` makes of a whole frame."""
     scaler = VideoReformatter()
 
     def square(frame: Any, pixel: Fraction) -> np.ndarray:
+        if picture:
+            return picture(rgb(frame, None, scaler))
         return middle_square(rgb(frame, short_edge(shape(frame, pixel), size), scaler))
 
     pictures, line = chosen(path, lambda n: excerpt_frames(n, frames), square)

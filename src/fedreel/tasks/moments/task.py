@@ -51,7 +51,7 @@ class MomentRetrieval(Task, Temporal):
     fps: float = 2.0  # rows of features a second, where they are made here
     standardise: bool = False  # the features of each window, by their own mean and deviation
     length: int = 64
-    sentences: str = "words"  # or the encoder minilm, or bert:FOLDER
+    sentences: str = "words"  # or the encoder minilm, bert:FOLDER or clip:FOLDER
     words: str = ""
     vocabulary: int = 1000  # the most words that vectors are learnt for
     word_width: int = 300
