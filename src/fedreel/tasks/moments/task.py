@@ -19,7 +19,7 @@ from fedreel.errors import DataError, RecipeError
 from fedreel.models.sentences import SentenceEncoder, encoder_card, encoder_width, make_encoder
 from fedreel.tasks.moments.examples import Batch, Moments, temporal_classes
 from fedreel.tasks.moments.grounding import Grounder, Located, loss, temporal_distribution
-from fedreel.tasks.moments.metrics import cval_score, iou, recalls
+from fedreel.tasks.moments.judging import Said, judged
 from fedreel.tasks.moments.population import MomentPopulation
 from fedreel.tasks.moments.sources import open_moments
 from fedreel.tasks.moments.text import Words
@@ -51,6 +51,7 @@ class MomentRetrieval(Task, Temporal):
     fps: float = 2.0  # rows of features a second, where they are made here
     standardise: bool = False  # the features of each window, by their own mean and deviation
     length: int = 64
+    window: float = 0.0  # seconds: longer videos are cut into overlapping windows of so many; 0: none is (qd-detr)
     sentences: str = "words"  # or the encoder minilm, bert:FOLDER or clip:FOLDER
     words: str = ""
     vocabulary: int = 1000  # the most words that vectors are learnt for
@@ -68,6 +69,14 @@ class MomentRetrieval(Task, Temporal):
         whole = ("width_in", "length", "word_width", "most_words", "least", "width")
         check_ranges(self, "task", **dict.fromkeys(whole, (1, math.inf)))
         check_ranges(self, "task", vocabulary=(2, math.inf), dropout=(0, 1), max_share=(0.01, 1), fps=(1e-6, math.inf))
+        check_ranges(self, "task", window=(0, math.inf))
+        if self.window and self.form != "qd-detr":
+            raise RecipeError(
+                "only the form qd-detr learns that a moment may lie in another window",
+                where="[task] window",
+                expected="0, or task.form = 'qd-detr'",
+                found=f"{self.window} with {self.form}",
+            )
         if self.sentences != BY_WORDS and self.words:
             raise RecipeError(
                 "an encoder of sentences has no use for a list of words",
@@ -104,6 +113,7 @@ class MomentRetrieval(Task, Temporal):
             length=self.length,
             most=self.most_words,
             least=self.least,
+            window=self.window,
             repairs=found.repairs,
         )
         words = len(population.words) if isinstance(population.words, Words) and not given else 0
@@ -129,19 +139,20 @@ class MomentRetrieval(Task, Temporal):
         return loss(cast(MomentOutputs, outputs).located, batch[2], batch[3])
 
     def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
-        """R(1, m) as r3, r5 and r7, the mean IoU, and `score`, by which FedVMR weighs models."""
-        predicted, true, total = [], [], 0.0
+        """R(1, m) as r3, r5 and r7, the mean IoU, and `score`, by which FedVMR weighs models; see `judged`."""
+        said: list[tuple[Tensor, ...]] = []
+        total = 0.0
         for batch in examples.batches(batch_size):
             outputs = self.forward(model, batch)
             total += float(self.loss(outputs, batch)) * len(batch[0])
-            shares = cast(Grounder, model).decode(outputs.located)[0][:, 0]
-            predicted.append((shares * batch[3][:, 2:]).double().cpu())
-            true.append(batch[3][:, :2].double().cpu())
-        if not predicted:
+            shares, scores = cast(Grounder, model).decode(outputs.located)
+            seconds = batch[3][:, 2:]
+            salient = outputs.located.scores.double().sigmoid()
+            said.append((shares[:, 0] * seconds, scores[:, 0], salient, batch[3][:, :2], seconds[:, 0]))
+        if not said:
             return {"n": 0.0}
-        spans, truth = (torch.cat(parts).numpy() for parts in (predicted, true))
-        found = recalls(spans, truth)
-        return {**found, "score": cval_score(iou(spans, truth)), "loss": total / len(spans), "n": float(len(spans))}
+        columns = (torch.cat(parts).double().cpu().numpy() for parts in zip(*said))
+        return {**judged(Said(*columns), examples), "loss": total / len(examples)}
 
     def card(self) -> dict[str, Any]:
         features = {**known_card(self.features, self.width_in), "fps": self.fps}
@@ -172,13 +183,15 @@ class MomentRetrieval(Task, Temporal):
         return temporal_distribution(cast(MomentOutputs, outputs).located, bins)
 
     def temporal_counts(self, examples: Examples, bins: int) -> Tensor:
-        classes = torch.from_numpy(temporal_classes(cast(Moments, examples).times.cpu().numpy(), bins))
+        mine = cast(Moments, examples)
+        classes = torch.from_numpy(temporal_classes(mine.times[mine.present].cpu().numpy(), bins))
         return torch.bincount(classes, minlength=bins**2).float()
 
     def sample(self, examples: Examples, share: float) -> dict[str, Tensor]:
         mine = cast(Moments, examples)
         videos = torch.randperm(len(mine.videos))[: max(1, round(share * len(mine.videos)))]
-        rows = torch.isin(mine.which.cpu(), videos).nonzero().flatten().to(mine.which.device)
+        drawn = torch.isin(mine.which.cpu(), videos) & mine.present.cpu()
+        rows = drawn.nonzero().flatten().to(mine.which.device)
         columns = {"video": mine.videos[mine.which[rows]], "words": mine.words[rows], "spans": mine.spans[rows]}
         return {name: column.cpu() for name, column in {**columns, "times": mine.times[rows]}.items()}
 
