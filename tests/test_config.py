@@ -27,6 +27,7 @@ from fedreel.core.job import make_method, make_task
 from fedreel.data.division import make_partitioner
 from fedreel.errors import RecipeError, nearest
 from fedreel.registry import BACKBONES, ENGINES, METHODS, TASKS, Registry
+from support.recipes import WITHOUT_WEIGHTS
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 positive = st.floats(0, 1e6)
@@ -98,8 +99,7 @@ def test_every_recipe_that_comes_along_can_be_built(name: str) -> None:
     assert recipe.system
     assert recipe.description
     assert "classes" not in recipe.task  # they are counted
-    weights = {"clips": {"task.backbone.image.init": ""}}  # a package of another extra holds them
-    task = make_task(load_recipe(name, weights.get(name, ())))
+    task = make_task(load_recipe(name, WITHOUT_WEIGHTS.get(name, ())))
     assert hasattr((replace(task, classes=2) if hasattr(task, "classes") else task).model(), "backbone")
     make_method(recipe)
     make_partitioner(recipe.data.partition)

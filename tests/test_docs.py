@@ -26,6 +26,7 @@ from fedreel.core.weights import TensorInfo, bind
 from fedreel.data.division import make_partitioner
 from fedreel.registry import BACKBONES, ENGINES, METHODS, TASKS
 from fedreel.reproduce import find_table
+from support.recipes import WITHOUT_WEIGHTS
 from support.warm import run_python
 
 ROOT = Path(__file__).parent.parent
@@ -66,7 +67,6 @@ def commands(program: str) -> list[tuple[Block, str]]:
     return [(block, line) for block, line in lines if line.startswith(f"{program} ")]
 
 
-WITHOUT_WEIGHTS = {"clips": {"task.backbone.image.init": ""}}  # that a package of another extra holds
 SCRIPTS = blocks("python")
 COMMANDS = commands("fedreel")
 MAKE = commands("make")

@@ -1,6 +1,7 @@
 """Three sites on loopback as a person runs them: certificates, keys, jobs of every task, refusals, everything killed
 once. Flower does not look into what it carries, so of the methods there are the published ones, which talk in every way
-and send every kind of thing; test_conformance has the others."""
+and send every kind of thing, and of the tasks the parts of networks that may be trained; test_conformance has the
+others."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from safetensors.torch import load_file
 from fedreel.config import DataConfig
 from fedreel.runs.run import run
 from support.conformance_engines import ROLES, Stage, assert_same_end, at_sites, local, summary
-from support.conformance_jobs import SITES, SMALL_TASKS, write_data
+from support.conformance_jobs import CASES, SITES, SMALL_TASKS, write_data
 from support.flower_site import (
     FORGETFUL,
     Federation,
@@ -43,11 +44,13 @@ pytestmark = pytest.mark.slow
 
 PUBLISHED = {
     "image": ("fedca-image", "fedlid-image"),  # tensors in answers; a model trained on the server
-    "moments": ("fedvmr-moments",),  # chains, questions
+    "moments": ("fedvmr-qd-detr",),  # chains, questions
+    "pretrain": ("mae-lora",) if CASES["mae-lora"].able else ("task-pretrain",),  # LoRA
+    "recognition": ("head",),  # features that are kept where the clips are
     "summary": ("cfedvs-summary",),  # several models
     "skeleton": ("fsar",),  # private state
 }
-JOBS = [name for task in SMALL_TASKS for name in PUBLISHED.get(task, (f"task-{task}",))] + ["scaffold", "lora"]
+JOBS = [name for task in SMALL_TASKS for name in PUBLISHED.get(task, (f"task-{task}",))] + ["scaffold"]
 TOY = DataConfig(role="toy")
 
 

@@ -32,6 +32,14 @@ def test_a_site_s_own_folder_stands_for_the_name_in_the_recipe(tmp_path: Path) -
         assert site.weights(unchanged) == unchanged
 
 
+def test_so_it_does_for_what_makes_features_and_reads_sentences(tmp_path: Path) -> None:
+    site = SiteFolder(tmp_path, SiteConfig("north", models={NAME: str(tmp_path)}))
+    given = {"name": "moments", "features": f"clip:{NAME}", "sentences": f"bert:{NAME}"}
+    assert site.weights(given) == {"name": "moments", "features": f"clip:{tmp_path}", "sentences": f"bert:{tmp_path}"}
+    for unchanged in ({"name": "moments", "features": "plain", "sentences": "minilm"}, {"sentences": "bert:folder"}):
+        assert site.weights(unchanged) == unchanged
+
+
 def test_nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = pytest.importorskip("huggingface_hub", reason="the extra hf is not installed")
     asked: list[bool] = []
@@ -44,7 +52,9 @@ def test_nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     site = SiteFolder(tmp_path, SiteConfig("north"))
     with pytest.raises(DataError, match="does not fetch it") as caught:
         site.weights(task(NAME))
-    assert asked == [True]
+    with pytest.raises(DataError, match="does not fetch it"):
+        site.weights({"name": "moments", "sentences": f"clip:{NAME}2"})
+    assert asked == [True, True]
     assert caught.value.expected.startswith(f'[models] "{NAME}" = "FOLDER"')
     with pytest.raises(DataError, match="not here"):
         SiteFolder(tmp_path, SiteConfig("north", models={NAME: str(tmp_path / "gone")})).weights(task(NAME))

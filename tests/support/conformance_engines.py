@@ -17,17 +17,20 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedreel.data.kept_arrays import keep
 from fedreel.engines.flower.pipe import Frame
 from fedreel.engines.flower.relay import unwrap, wrap
 from fedreel.engines.flower.workplace import Workplace
+from fedreel.machine.cache import cache_folder
 from fedreel.registry import METHODS, TASKS
 from fedreel.sites.site import SiteFolder, init
 from support import conformance_jobs
-from support.conformance_jobs import CASES, CLIENTS, SITES, SYNTHETIC, Lent, run_case
+from support.conformance_jobs import CACHED, CASES, CLIENTS, SITES, SYNTHETIC, Lent, run_case
 from support.flower_site import Federation, allow_all, environment
 
 
@@ -45,10 +48,14 @@ SETTINGS: dict[str, dict[str, Any]] = {"streams": {"at_once": 2}}  # of engines 
 
 
 def local(data: Path, out: Path) -> Stage:
-    """What the other engines are held to. It also finds out how many rounds a case needs."""
+    """What the other engines are held to. It also finds out how many rounds a case needs. A case whose clips are seen
+    once is run twice, the second time with other numbers in the cache: whoever ends as that run did has read them."""
 
     def outcome(name: str) -> Outcome:
         if not (out / name).exists():
+            if name in CACHED:
+                run_case(CASES[name], data, out / "honest" / name, {"name": "local"}, CASES[name].rounds or 1)
+                falsify_seen()
             run_case(CASES[name], data, out / name, {"name": "local"}, CASES[name].rounds or 1)
             if CASES[name].rounds is None and any((out / name / "clients").rglob("*.safetensors")):
                 shutil.rmtree(out / name)
@@ -56,6 +63,13 @@ def local(data: Path, out: Path) -> Stage:
         return _all_here(out / name)
 
     return outcome
+
+
+def falsify_seen() -> None:
+    """Other numbers in place of all that frozen backbones have seen of clips."""
+    for file in (cache_folder() / "features" / "clips").rglob("*.npy"):
+        array = np.load(file)
+        keep(file, array[::-1] * np.float32(1.5))
 
 
 def stage(engine: str, data: Path, out: Path, rounds: Mapping[str, int]) -> AbstractContextManager[Stage]:

@@ -79,7 +79,7 @@ def export(
         bool, typer.Option("--peft", help="Write what LoRA has trained, as the package peft does.")
     ] = False,
 ) -> None:
-    """Write a trained model's backbone as weights under torchvision's names, or its LoRA."""
+    """Write a trained model's backbone as weights under the names of torchvision or transformers, or its LoRA."""
     from fedreel.tasks.vision.export import export as export_backbone
     from fedreel.tasks.vision.export import export_lora
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
 
 class Features(Protocol):
-    """A step of a video as numbers. It sees `frames` evenly spaced frames of the step, scaled to `size` (h, w)."""
+    """A step of a video as numbers. It sees `frames` evenly spaced frames of the step, scaled to `size` (h, w); where
+    it has a `picture` too, that makes them of frames as they are in the video."""
 
     name: str
     width: int
@@ -22,6 +24,12 @@ class Features(Protocol):
     def card(self) -> dict[str, Any]:
         """What must be the same for two feature vectors to mean the same; see `same_features`."""
         ...
+
+
+def picture_of(features: Features) -> Callable[[np.ndarray], np.ndarray] | None:
+    """What makes the pictures that the features see of whole frames; None if these are only scaled."""
+    found: Callable[[np.ndarray], np.ndarray] | None = getattr(features, "picture", None)
+    return found
 
 
 def card_of(features: Features, kind: str = "", weights: str = "") -> dict[str, Any]:

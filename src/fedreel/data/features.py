@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedreel.data.feature_card import Features, card_of
+from fedreel.data.feature_card import Features, card_of, picture_of
 from fedreel.data.kept_arrays import keep, kept
 from fedreel.data.shards import spaced
 from fedreel.errors import DataError, FedreelError, RecipeError, nearest
@@ -21,6 +21,7 @@ from fedreel.media.packets import unreadable
 from fedreel.media.video import Reader
 
 STEPS_AT_ONCE = 32  # windows given to the features in one call
+MOST_BYTES = 200 * 2**20  # of a step's frames that are held whole
 Ends = Callable[[float], Iterator[int]]  # the video's frames per second -> where steps end (the frame not included)
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,40 @@ def make_features(name: str) -> Features:
             hint=nearest(name, FEATURES) + " Others must come with the data, as `features` in the h5 file",
         )
     return FEATURES[name]()
+
+
+def size_of(features: Features) -> tuple[int, int] | None:
+    """The size (h, w) that frames are decoded to for these features; None: as they are."""
+    return None if picture_of(features) else features.size
+
+
+class Window:
+    """The frames of one step, decoded to `size_of` the features. Those that are seen are made into pictures when they
+    are asked for or, where whole frames would take too much memory, at once."""
+
+    def __init__(self, features: Features) -> None:
+        self._frames, self._picture = features.frames, picture_of(features)
+        self._held: list[np.ndarray] = []
+        self._made = 0  # of the held ones, how many are pictures already
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, frame: np.ndarray) -> None:
+        self._held.append(frame)
+        self._bytes += frame.nbytes
+        if self._picture and self._bytes > MOST_BYTES:
+            self._held[self._made :] = [self._picture(frame) for frame in self._held[self._made :]]
+            self._made, self._bytes = len(self._held), 0
+
+    def shown(self) -> np.ndarray:
+        """(frames, h, w, 3): what the features see of the step."""
+        return np.stack([self._seen(int(i)) for i in spaced(len(self._held), self._frames)])
+
+    def _seen(self, number: int) -> np.ndarray:
+        frame = self._held[number]
+        return frame if self._picture is None or number < self._made else self._picture(frame)
 
 
 def known_card(name: str, width: int) -> dict[str, Any]:
@@ -150,9 +185,9 @@ def _even(step: float) -> Iterator[int]:
 
 def _extract(path: Path, features: Features, make_ends: Ends) -> tuple[np.ndarray, np.ndarray, float]:
     """Rows of features, where their steps ended, and the video's frames per second."""
-    reader, rows, windows, reached = Reader(path, features.size), [], [], []
-    for window, end in _steps(reader, make_ends):
-        windows.append(np.stack([window[i] for i in spaced(len(window), features.frames)]))
+    reader, rows, windows, reached = Reader(path, size_of(features)), [], [], []
+    for window, end in _steps(reader, make_ends, features):
+        windows.append(window.shown())
         reached.append(end)
         if len(windows) == STEPS_AT_ONCE:
             rows.append(checked(features, windows, path))
@@ -166,9 +201,9 @@ def _extract(path: Path, features: Features, make_ends: Ends) -> tuple[np.ndarra
     return np.concatenate(rows), np.array(reached, np.int64), reader.fps
 
 
-def _steps(reader: Reader, make_ends: Ends) -> Iterator[tuple[Sequence[np.ndarray], int]]:
+def _steps(reader: Reader, make_ends: Ends, features: Features) -> Iterator[tuple[Window, int]]:
     """The frames of each step and the frame it ends before; the last step takes what is left."""
-    window: list[np.ndarray] = []
+    window = Window(features)
     ends, end = None, 0
     number = 0
     for number, frame in enumerate(reader):
@@ -177,9 +212,9 @@ def _steps(reader: Reader, make_ends: Ends) -> Iterator[tuple[Sequence[np.ndarra
             end = next(ends)
         if number == end:
             yield window, number
-            window, end = [], next(ends, -1)
-        window.append(frame)
-    if window:
+            window, end = Window(features), next(ends, -1)
+        window.add(frame)
+    if len(window):
         yield window, number + 1
 
 

@@ -74,7 +74,7 @@ def find_folder(name: str, fetch: bool = True) -> Path:
 
 def read_config(folder: Path, kinds: Sequence[str]) -> dict[str, Any]:
     """The config of a model of one of these kinds (`model_type`)."""
-    found = _read(folder / CONFIG)
+    found = read_table(folder / CONFIG)
     if found.get("model_type") not in kinds:
         raise DataError(
             "this model is of another architecture",
@@ -86,11 +86,22 @@ def read_config(folder: Path, kinds: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def read_table(path: Path) -> dict[str, Any]:
+    """A JSON file of a model's folder."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise DataError("this file cannot be read", where=str(path), found=str(error)) from None
+    if not isinstance(found, dict):
+        raise DataError("this file cannot be read", where=str(path), expected="a table", found=type(found).__name__)
+    return found
+
+
 def read_scale(folder: Path) -> InputScale:
     """The scale of colours that the model was trained on, as its preprocessor says; ImageNet's where nothing does."""
     for name in PREPROCESSORS:
         if (folder / name).is_file():
-            told = _read(folder / name)
+            told = read_table(folder / name)
             mean, std = (told.get(key) for key in ("image_mean", "image_std"))
             if mean is None and std is None:
                 continue
@@ -138,16 +149,6 @@ def load_model(cls: Any, folder: Path, config: Any, part: str = "", **settings: 
             found="; ".join(f"{len(names)} {kind}, such as {names[0]}" for kind, names in wrong.items() if names),
         )
     return model.train()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise DataError("this file cannot be read", where=str(path), found=str(error)) from None
-    if not isinstance(found, dict):
-        raise DataError("this file cannot be read", where=str(path), expected="a table", found=type(found).__name__)
-    return found
 
 
 def _three(values: Any) -> bool:

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from av.video.reformatter import VideoReformatter
 
-from fedreel.data.features import STEPS_AT_ONCE, Features, checked
-from fedreel.data.shards import spaced
+from fedreel.data.features import STEPS_AT_ONCE, Features, Window, checked, size_of
 from fedreel.machine.progress import Tell
 from fedreel.media.frames import Film, Timeline
 from fedreel.media.video import rgb
@@ -40,28 +39,23 @@ def look(
     times of frames, so that a second is a second in videos of variable frame rate too. `watch` gets every frame."""
     film, scaler = Film(video, tell), VideoReformatter()
     rows: list[np.ndarray] = []
-    window: list[np.ndarray] = []
+    window = Window(features)
     windows: list[np.ndarray] = []
     starts, count, end = [0], 1, 0
     for number, frame in enumerate(film):
         length = max(film.fps / fps, 1.0)  # of a step, in frames
         place = math.floor(film.time * film.fps + 0.1)  # stamps in milliseconds may come a little early
         if number and place >= end:
-            windows.append(_shown(window, features))
+            windows.append(window.shown())
             starts.append(number)
-            window = []
+            window = Window(features)
         while place >= end:
             end, count = round(count * length), count + 1
-        window.append(rgb(frame, features.size, scaler))
+        window.add(rgb(frame, size_of(features), scaler))
         if watch:
             watch(frame)
         if len(windows) == STEPS_AT_ONCE:
             rows.append(checked(features, windows, video))
             windows = []
-    rows.append(checked(features, [*windows, _shown(window, features)], video))
+    rows.append(checked(features, [*windows, window.shown()], video))
     return VideoSteps(np.concatenate(rows), np.array(starts, np.int64), film.timeline)
-
-
-def _shown(window: list[np.ndarray], features: Features) -> np.ndarray:
-    """The frames of a step that the features see."""
-    return np.stack([window[i] for i in spaced(len(window), features.frames)])

@@ -21,6 +21,7 @@ EXCERPTS = 10  # of a video
 
 Which = Callable[[int], np.ndarray]  # the number of frames -> the numbers of those that are wanted
 Picture = Callable[[Any, Fraction], np.ndarray]  # a decoded frame and its pixels' width by height -> RGB
+Redrawn = Callable[[np.ndarray], np.ndarray]  # RGB -> RGB of another size
 
 
 @dataclass(frozen=True)
@@ -32,17 +33,19 @@ class Excerpts:
     fault: str
 
 
-def excerpts(path: Path, frames: int, size: int) -> Excerpts:
+def excerpts(path: Path, frames: int, size: int, picture: Redrawn | None = None) -> Excerpts:
     """Clips of `frames` frames in a row."""
-    return clips_of(path, lambda n: excerpt_frames(n, frames), size)
+    return clips_of(path, lambda n: excerpt_frames(n, frames), size, picture)
 
 
-def clips_of(path: Path, which: Which, size: int) -> Excerpts:
+def clips_of(path: Path, which: Which, size: int, picture: Redrawn | None = None) -> Excerpts:
     """Clips of frames by their numbers (clips, frames), the square in the middle of each: its side is the frame's
-    shorter side, scaled to `size` pixels, as shards have it."""
+    shorter side, scaled to `size` pixels, as shards have it; or what `picture` makes of a whole frame."""
     scaler = VideoReformatter()
 
     def square(frame: Any, pixel: Fraction) -> np.ndarray:
+        if picture:
+            return picture(rgb(frame, None, scaler))
         return middle_square(rgb(frame, short_edge(shape(frame, pixel), size), scaler))
 
     pictures, line = chosen(path, which, square)

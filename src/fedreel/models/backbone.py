@@ -108,6 +108,10 @@ class BackboneConfig(ABC):
         not keep the frozen ones itself, only what they are like."""
         return ""
 
+    def known_class(self) -> type[nn.Module] | None:
+        """The class of another library whose models have the names of this network's tensors, if there is one."""
+        return None
+
     def built(self, sample: Any) -> Backbone:
         """A fresh network of which so much is trained as `tune` says."""
         network = self.network(sample)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
 from fedreel.data.clip_model import tower_of
-from fedreel.data.hugging_face import library, load_model
+from fedreel.data.hugging_face import library
 from fedreel.models.backbone import Backbone, Images, Published
 from fedreel.models.transformer import PatchConfig
 
@@ -54,11 +53,8 @@ class ClipImageConfig(PatchConfig):
     def config(self, sample: Images) -> Any:
         return self.config_class()(**self.written(), image_size=sample.size)
 
-    def made(self, config: Any) -> nn.Module:
-        return library().CLIPVisionModelWithProjection(config)
-
-    def loaded(self, config: Any, folder: Path) -> nn.Module:
-        return load_model(library().CLIPVisionModelWithProjection, folder, config)
+    def known_class(self) -> Any:
+        return library().CLIPVisionModelWithProjection
 
     def around(self, model: nn.Module, sample: Images) -> ClipImage:
         return ClipImage(model)

@@ -70,13 +70,16 @@ def merge_lora(network: nn.Module) -> None:
             del layer._forward_hooks[number]
 
 
-def peft_files(network: nn.Module, lora: Lora, base: str = "") -> tuple[dict[str, Any], dict[str, Tensor]]:
+def peft_files(
+    network: nn.Module, lora: Lora, base: str = "", cls: type[nn.Module] | None = None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The contents of adapter_config.json and adapter_model.safetensors, as `peft` writes them for this network
-    without its A and B; `base` is where others find it."""
+    without its A and B; `base` is where others find it, and `cls` of which class they make it."""
     layers = dict(adapted(network))
     config = {
         "peft_type": "LORA",
         "task_type": None,
+        "auto_mapping": {"base_model_class": cls.__name__, "parent_library": cls.__module__} if cls else None,
         "base_model_name_or_path": base or None,
         "r": lora.rank,
         "lora_alpha": int(lora.alpha) if float(lora.alpha).is_integer() else lora.alpha,

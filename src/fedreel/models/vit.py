@@ -33,11 +33,14 @@ class ViTConfig(PatchConfig):
     def config(self, sample: Images) -> Any:
         return self.config_class()(**self.written(), image_size=sample.size)
 
+    def known_class(self) -> Any:
+        return library().ViTModel
+
     def made(self, config: Any) -> nn.Module:
-        return library().ViTModel(config, add_pooling_layer=False)
+        return self.known_class()(config, add_pooling_layer=False)
 
     def loaded(self, config: Any, folder: Path) -> nn.Module:
-        return load_model(library().ViTModel, folder, config, add_pooling_layer=False)
+        return load_model(self.known_class(), folder, config, add_pooling_layer=False)
 
     def around(self, model: nn.Module, sample: Images) -> ImageTransformer:
         return ImageTransformer(model)
@@ -73,11 +76,8 @@ class DINOv2Config(PatchConfig):
         ratio, side = self.mlp // self.width, self.side or sample.size
         return self.config_class()(**self.written(), mlp_ratio=ratio, image_size=side, use_mask_token=False)
 
-    def made(self, config: Any) -> nn.Module:
-        return library().Dinov2Model(config)
-
-    def loaded(self, config: Any, folder: Path) -> nn.Module:
-        return load_model(library().Dinov2Model, folder, config)
+    def known_class(self) -> Any:
+        return library().Dinov2Model
 
     def around(self, model: nn.Module, sample: Images) -> ImageTransformer:
         return ImageTransformer(model)

@@ -63,13 +63,16 @@ class VJEPA2Config(TubeletConfig):
             frames_per_clip=sample.frames,
         )
 
+    def known_class(self) -> Any:
+        return library().VJEPA2Model
+
     def made(self, config: Any) -> nn.Module:
-        return cast(Any, library().VJEPA2Model(config)).encoder
+        return cast(Any, super().made(config)).encoder
 
     def loaded(self, config: Any, folder: Path) -> nn.Module:
         theirs = self.library_config(read_config(folder, self.kinds))
         theirs.crop_size, theirs.frames_per_clip = config.crop_size, config.frames_per_clip
-        return cast(Any, load_model(library().VJEPA2Model, folder, theirs, "encoder.")).encoder
+        return cast(Any, load_model(self.known_class(), folder, theirs, "encoder.")).encoder
 
     def around(self, model: nn.Module, sample: Clips) -> VJEPA2:
         return VJEPA2(model, self.grid(sample))

@@ -95,14 +95,23 @@ class SiteFolder:
         return replace(data, source=str(self.folder_of(data.role).resolve()), owner=self.config.name)
 
     def weights(self, task: dict[str, Any]) -> dict[str, Any]:
-        """A recipe's task with the weights that its backbone begins with as they lie here: nothing is fetched."""
-        from fedreel.data.hugging_face import find_folder
-        from fedreel.data.weights_file import SUFFIXES
-
+        """A recipe's task with the weights that its backbone begins with, and the models that make its features and
+        read its sentences, as they lie here: nothing is fetched."""
+        for key in ("features", "sentences"):
+            kind, mark, model = str(task.get(key, "")).partition(":")
+            if mark and (kind == "clip" or model in self.config.models):
+                task = {**task, key: f"{kind}:{self._weights(model)}"}
         backbone = task.get("backbone")
         name = backbone.get("init") if isinstance(backbone, dict) else ""
         if not isinstance(backbone, dict) or not isinstance(name, str) or not name or name == "imagenet":
             return task
+        return {**task, "backbone": {**backbone, "init": self._weights(name)}}
+
+    def _weights(self, name: str) -> str:
+        """Where the weights of this name lie here."""
+        from fedreel.data.hugging_face import find_folder
+        from fedreel.data.weights_file import SUFFIXES
+
         here = self.config.models.get(name, "")
         if here and not Path(here).expanduser().exists():
             raise DataError("the weights for a model are not here", where=here, expected=f"what is meant by '{name}'")
@@ -117,7 +126,7 @@ class SiteFolder:
                     found=error.found,
                     hint=error.hint,
                 ) from None
-        return {**task, "backbone": {**backbone, "init": here or name}}
+        return here or name
 
     def worker(self, recipe: Recipe, run: str) -> Worker:
         """A worker for a job at this site."""

@@ -10,7 +10,7 @@ import torch
 
 from fedreel.tasks.moments.features import pool_windows
 from fedreel.tasks.moments.grounding import Grounder
-from fedreel.tasks.moments.windows import _best, _joined, answer, cut
+from fedreel.tasks.moments.windows import _best, answer, cut, joined
 
 
 @pytest.mark.parametrize("usual", [1.0, 7.3, 30.0])
@@ -79,5 +79,5 @@ def test_of_answers_that_two_windows_share_the_better_is_kept() -> None:
 
 def test_where_windows_overlap_the_higher_probability_counts() -> None:
     inside = np.array([[0.1, 0.9], [0.2, 0.3]])
-    joined = _joined(inside, [(0.0, 2.0), (1.0, 3.0)], 3.0)
-    assert joined.tolist() == [0.1, 0.9, 0.3]
+    whole = joined(inside, [(0.0, 2.0), (1.0, 3.0)], 3.0)
+    assert whole.tolist() == [0.1, 0.9, 0.3]

@@ -50,7 +50,7 @@ def test_a_client_s_own_norms_are_in_it(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("task", ["summary", "skeleton"])
 def test_other_backbones_are_refused(task: str, trained: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="none of torchvision's") as error:
+    with pytest.raises(RunError, match="none of torchvision's or transformers'") as error:
         export(other_task(trained, tmp_path / "run", task), tmp_path / "b.safetensors")
     assert task in error.value.found
     assert not (tmp_path / "b.safetensors").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -31,7 +32,7 @@ def swapped(run: Path) -> Metrics:
     for client in population.clients:
         model = load(run, client=client).model if loaded.card["private"] else loaded.model
         mine = cast(Moments, population.data(client).test)
-        other = Moments(mine.videos.roll(1, dims=0), mine.which, mine.words, mine.spans, mine.times, mine.groups)
+        other = replace(mine, videos=mine.videos.roll(1, dims=0))
         with torch.no_grad():
             found = loaded.task.evaluate(model, other, AT_ONCE)
         n = found.pop("n")
@@ -49,7 +50,8 @@ def without_looking(recipe: Recipe) -> Metrics:
     for client in population.clients:
         data = population.data(client)
         for kept, examples in ((train, data.train), (test, data.test)):
-            times = cast(Moments, examples).times.double().numpy()
+            mine = cast(Moments, examples)
+            times = mine.times[mine.present].double().numpy()
             kept.append(times[:, :2] / times[:, 2:])
     spans = prior_only(np.concatenate(train), max_share=float(recipe.task.get("max_share", 1.0)))
     truth = np.concatenate(test)

@@ -10,6 +10,7 @@ from fedreel.errors import DataError
 from fedreel.tasks.moments.formats import (
     About,
     Fault,
+    Ratings,
     Span,
     bare,
     corpus_of,
@@ -36,6 +37,7 @@ class Query:
     duration: float  # of the video
     group: str = ""  # its owner, scene or activity; '' if unknown
     split: str = ""  # train, val, test or ''
+    ratings: Ratings = ()  # of the whole video, with the first of the sentence's moments
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class _Reader:
             swapped=int(span.start > span.end),
         )
         group = about.group or self.activities.get(bare(span.video), "")
-        return Query(span.video, start, end, span.sentence, duration, group, about.split or self.split)
+        return Query(span.video, start, end, span.sentence, duration, group, about.split or self.split, span.ratings)
 
     def _without(self, span: Span, reason: str) -> Query | None:
         self.repairs += Repairs(dropped=1, faults=(Fault(span.where, reason),))

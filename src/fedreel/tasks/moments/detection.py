@@ -53,16 +53,19 @@ def costs(spans: Tensor, logits: Tensor, truth: Tensor) -> Tensor:
 
 
 def detection_loss(detected: Detected, saliency: Tensor, times: Tensor, inside: Tensor) -> Tensor:
-    """`times` (B, 2) are start and end of the moments in shares, `inside` (B, T) is 1 where positions are."""
+    """`times` (B, 2) are start and end of the moments in shares, `inside` (B, T) is 1 where positions are. Where none
+    is, the moment lies elsewhere: no answer is right, and nothing is to be located."""
+    present = inside.amax(1)
     truth = torch.stack([times.mean(-1), times[:, 1] - times[:, 0]], dim=-1)
     best = costs(detected.spans, detected.logits, truth).detach().argmin(-1, keepdim=True)  # (layers, B, 1)
     matched = detected.spans.gather(-2, best.unsqueeze(-1).expand(*best.shape, 2)).squeeze(-2)
     apart = (matched - truth).abs().mean(-1)
     overlap = 1 - giou(ends(matched), times)
-    right = torch.zeros_like(detected.logits).scatter(-1, best, 1.0)
+    right = torch.zeros_like(detected.logits).scatter(-1, best, 1.0) * present.unsqueeze(-1)
     label = F.binary_cross_entropy_with_logits(detected.logits, right, WRONG + (1 - WRONG) * right)
     layers = len(detected.spans)
-    located = layers * ((L1 * apart + GIOU * overlap).mean() + LABEL * label)
+    apart, overlap = (part @ present / present.sum().clamp_min(1.0) for part in (apart, overlap))
+    located = (L1 * apart + GIOU * overlap).sum() + layers * LABEL * label
     return located + saliency_loss(saliency, inside, detected.unfit, detected.other)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from fedreel.core.task import Tensors
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 
+ABSENT = -1
 AT_ONCE = 1 << 21  # pairs of a query and a window that are compared in one step
 
 
@@ -28,6 +30,11 @@ class Moments:
     spans: Tensor  # (N, 2) int64
     times: Tensor  # (N, 3) float32
     groups: Tensor  # (N,) int64, the group of each query's video; no part of a batch
+    asked: Tensor | None = None  # (N, 4) float64, where long videos are cut into windows, `videos` are windows, and a
+    # query has a row for each of several: its number, when the window begins, and the moment's start and end. Where
+    # nothing of the moment lies in the window, its span is ABSENT and its times are 0
+    ratings: Tensor | None = None  # (N, C, R) int8: how much of a highlight R people found each stretch of a video to
+    # be, 0 to 4; -1 where nobody was asked
 
     def __len__(self) -> int:
         return self.which.shape[0]
@@ -35,7 +42,7 @@ class Moments:
     def to(self, device: torch.device) -> Moments:
         if self.videos.device == device:
             return self
-        return Moments(*(getattr(self, field.name).to(device) for field in fields(self)))
+        return self._changed(lambda name, column: column.to(device))
 
     def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
         rows = Tensors((self.which, self.words, self.spans, self.times))
@@ -46,8 +53,19 @@ class Moments:
         """These queries, and only those videos that they ask about."""
         rows = torch.as_tensor(indices, dtype=torch.int64, device=self.which.device)
         kept, which = torch.unique(self.which[rows], return_inverse=True)
-        columns = (self.words, self.spans, self.times, self.groups)
-        return Moments(self.videos[kept], which, *(column[rows] for column in columns))
+        made = {"videos": self.videos[kept], "which": which}
+        return self._changed(lambda name, column: made[name] if name in made else column[rows])
+
+    def _changed(self, change: Callable[[str, Tensor], Tensor]) -> Moments:
+        """With other columns in place of those that there are."""
+        columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        there = {name: change(name, column) for name, column in columns.items() if column is not None}
+        return replace(self, **there)
+
+    @property
+    def present(self) -> Tensor:
+        """Which rows have the moment in their window, or a part of it: all, where videos are not cut."""
+        return self.spans[:, 0] != ABSENT
 
 
 def best_window(start: np.ndarray, end: np.ndarray, duration: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ NPZ_KEYS = ("ids", "offsets", "features")
 H5_KEYS = ("features", "c3d_features")
 
 Read = Callable[[str], np.ndarray]
+Window = tuple[float, float]  # start and end, in seconds of the video
 
 log = logging.getLogger(__name__)
 
@@ -68,12 +69,20 @@ class MomentFeatures:
         """Seconds, or 0 where the source does not tell."""
         return self.durations.get(self.key(video), 0.0)
 
-    def pool_all(self, videos: Iterable[str], length: int) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-        """Each video in `length` rows, and why the others have none."""
+    def pool_all(
+        self, videos: Iterable[str], length: int, windows: Mapping[str, Sequence[Window]] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+        """Each video in `length` rows, and why the others have none. Where `windows` of the videos are given, each of
+        these in `length` rows: (windows, length, width)."""
         wanted, done, faults = list(videos), {}, {}
         for video in wanted:
             try:
-                done[video] = pool_windows(self.get(video), length)
+                rows = self.get(video)
+                if windows is None:
+                    done[video] = pool_windows(rows, length)
+                else:
+                    seconds = windows[video][-1][1]
+                    done[video] = np.stack([pool_part(rows, part, seconds, length) for part in windows[video]])
             except DataError as error:
                 faults[video] = f"{error.problem}: {error.found}"
         if not done:
@@ -103,6 +112,13 @@ def pool_windows(x: np.ndarray, length: int) -> np.ndarray:
         return np.asarray(x[starts], np.float32)
     sums = np.add.reduceat(x, starts, axis=0, dtype=np.float64)
     return np.asarray(sums / np.diff(starts, append=len(x))[:, None], np.float32)
+
+
+def pool_part(rows: np.ndarray, window: Window, seconds: float, length: int) -> np.ndarray:
+    """A window of a video of so many seconds as `length` rows."""
+    first, last = (round(len(rows) * at / seconds) for at in window)
+    first = min(first, len(rows) - 1)
+    return pool_windows(rows[first : max(last, first + 1)], length)
 
 
 def is_features(path: Path) -> bool:

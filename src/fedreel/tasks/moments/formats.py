@@ -19,6 +19,9 @@ HEAD = 1 << 16  # bytes that tell what a file is; a folder may also hold text fi
 CHARADES, ACTIVITYNET = "Charades-STA", "ActivityNet Captions"
 
 Json = Any
+Ratings = tuple[tuple[int, ...], ...]
+"""For each stretch of STRETCH seconds, how much of a highlight some people found it to be, 0 to 4; 0 elsewhere."""
+STRETCH = 2.0
 
 
 class Span(NamedTuple):
@@ -31,6 +34,7 @@ class Span(NamedTuple):
     end: float
     sentence: str
     duration: float = 0.0
+    ratings: Ratings = ()
 
 
 class Fault(NamedTuple):
@@ -160,7 +164,24 @@ def _windows(line: str, where: str) -> list[Span]:
     if not isinstance(windows, list) or not windows:
         raise _Malformed("it has no 'relevant_windows'")
     sentence, duration = _sentence(entry.get("query")), _length(entry.get("duration"))
-    return [Span(where, video.strip(), *_times(window), sentence, duration) for window in windows]
+    found = [Span(where, video.strip(), *_times(window), sentence, duration) for window in windows]
+    return [found[0]._replace(ratings=_ratings(entry, duration)), *found[1:]]
+
+
+def _ratings(entry: dict[str, Json], duration: float) -> Ratings:
+    """As QVHighlights' program for testing has them: a row for each whole stretch of the video."""
+    places, scores = entry.get("relevant_clip_ids"), entry.get("saliency_scores")
+    if places is None or scores is None:
+        return ()
+    rows = int(duration / STRETCH)
+    good = isinstance(places, list) and isinstance(scores, list) and len(places) == len(scores)
+    good = good and all(isinstance(place, int) and place >= 0 for place in places)
+    good = good and all(isinstance(row, list) and len(row) == len(scores[0]) > 0 for row in scores)
+    if not good or not all(isinstance(score, int) and 0 <= score <= 4 for row in scores for score in row):
+        raise _Malformed("its 'saliency_scores' are not numbers from 0 to 4 for each of 'relevant_clip_ids'")
+    told = dict(zip(places, map(tuple, scores)))
+    nothing = (0,) * len(scores[0]) if scores else ()
+    return tuple(told.get(place, nothing) for place in range(rows)) if scores else ()
 
 
 def _captions(path: Path) -> Iterator[Span | Fault]:

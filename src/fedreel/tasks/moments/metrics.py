@@ -12,6 +12,7 @@ from fedreel.errors import DataError
 Array = np.ndarray
 
 THRESHOLDS = (0.3, 0.5, 0.7)
+VERY_GOOD = 4  # of 0 to 4: a highlight
 CVAL_WEIGHTS: Mapping[float, float] = {0.1: 0.1, 0.3: 0.2, 0.5: 0.2, 0.7: 0.4, 0.9: 0.1}  # FedVMR's e_h, by IoU
 
 
@@ -37,6 +38,32 @@ def cval_score(ious: Array) -> float:
     if not overlaps.size:
         raise DataError("there is nothing to score", expected="the overlap of at least one question", found="none")
     return float(sum(weight * np.mean(overlaps > h) for h, weight in CVAL_WEIGHTS.items()))
+
+
+def highlights(predicted: Sequence[Array], ratings: Sequence[Array]) -> dict[str, float]:
+    """QVHighlights' measures of saliency, as its program for testing has them. For each question `predicted` (C,) says
+    how salient the stretches of the video are, `ratings` (C, R) what R people found, from 0 to 4: what is VERY_GOOD is
+    a highlight. `highlight_hit` (HIT@1): of questions whose most salient stretch is one for anybody. `highlight_map`:
+    the mean, over questions and people, of the average precision by which their highlights come first."""
+    hits, precisions = [], []
+    for salient, told in zip(predicted, ratings, strict=True):
+        good = np.asarray(told) >= VERY_GOOD
+        hits.append(float(good[int(np.argmax(salient))].any()))
+        precisions += [average_precision(salient, column) for column in good.T]
+    return {"highlight_map": float(np.mean(precisions)), "highlight_hit": float(np.mean(hits))}
+
+
+def average_precision(scores: Array, right: Array) -> float:
+    """The mean, over the scores at which something more of what is right is found, of the highest precision at that
+    score or any lower one; of nothing right 0."""
+    scores, right = np.asarray(scores, np.float64), np.asarray(right, bool)
+    if not right.any():
+        return 0.0
+    levels = np.unique(scores)[::-1]  # what has at least this score is taken
+    taken = scores[None, :] >= levels[:, None]
+    found = (taken & right).sum(1)
+    precision = np.maximum.accumulate((found / taken.sum(1))[::-1])[::-1]
+    return float(np.mean(precision[np.diff(found, prepend=0) > 0]))
 
 
 def prior_only(

@@ -17,9 +17,11 @@ from fedreel.data.partition import IidPartitioner, NaturalIdPartitioner, histogr
 from fedreel.errors import DataError
 from fedreel.models.sentences import SentenceEncoder, token_vectors
 from fedreel.tasks.moments.annotations import Query, Repairs
-from fedreel.tasks.moments.examples import Moments, best_window
+from fedreel.tasks.moments.examples import Moments
 from fedreel.tasks.moments.features import MomentFeatures
+from fedreel.tasks.moments.pairs import cut_queries, ratings
 from fedreel.tasks.moments.text import Words
+from fedreel.tasks.moments.windows import cut
 
 UNKNOWN = "unknown"
 USUAL = 0.9  # of the training videos are at most as long as the record says that they are
@@ -31,7 +33,8 @@ class MomentPopulation(Population):
     Every video becomes `length` rows of features, every sentence its first `most` words or tokens. `by-owner` makes a
     client of every group (owner, scene or activity); others divide the videos by their groups. Without `words`, the
     list is that of the training sentences with every word that occurs `least` times. `repairs` is what reading the
-    annotations has left out already, for the report.
+    annotations has left out already, for the report. Videos more than one and a half times as long as a `window`
+    (seconds; 0: none) are cut into overlapping ones of that length, each of which becomes `length` rows.
     """
 
     def __init__(
@@ -45,11 +48,13 @@ class MomentPopulation(Population):
         length: int = 64,
         most: int = 15,
         least: int = 1,
+        window: float = 0.0,
         repairs: Repairs | None = None,
     ) -> None:
-        self.length, self.features = length, features
-        ids = list(dict.fromkeys(q.video for q in queries))
-        rows, self.missing = features.pool_all(ids, length)  # missing: video -> why it has no features
+        self.length, self.features, self.window = length, features, window
+        windows = {q.video: cut(q.duration, window) for q in queries}
+        rows, self.missing = features.pool_all(windows, length, windows)  # missing: video -> why it has no features
+        self._windows = {video: windows[video] for video in rows}
         self.queries = [replace(q, group=q.group or config.owner) for q in queries if q.video in rows]
         train, test = sides(self.queries, 1 - config.test_share, config.validate)
         self.repairs = repairs or Repairs()
@@ -65,24 +70,27 @@ class MomentPopulation(Population):
         check_training(self._parts, config, "or a lower data.test_share")
         self.clients = tuple(self._parts)
         trained = np.concatenate([r for r, _ in self._parts.values()])
-        self._seconds = [*{self.queries[i].video: self.queries[i].duration for i in trained}.values()]
+        self._seconds = [self._windows[v][0][1] for v in {self.queries[i].video for i in trained}]
         self.words = (
             words
             if words is not None
             else Words.of((q.sentence for q, mine in zip(self.queries, train) if mine), least)
         )
-        self._examples = self._tensors(np.stack([*rows.values()]), most)
+        self._rows = cut_queries(self.queries, self._windows, length, seed)
+        self._examples = self._tensors(np.concatenate([*rows.values()]), most)
 
     def data(self, client: str) -> ClientData:
         if client == EVERYONE:
             train, test = (np.concatenate(rows) for rows in zip(*self._parts.values()))
         else:
             train, test = self._parts[client]
-        own, held_out = (self._examples.select(torch.from_numpy(rows)) for rows in (train, test))
-        return ClientData(own, held_out, {"frames": float(len(train) * self.length)})
+        rows = self._rows.learned_from(train), self._rows.asked(test)
+        own, held_out = (self._examples.select(torch.from_numpy(some)) for some in rows)
+        return ClientData(own, held_out, {"frames": float(len(own) * self.length)})
 
     def rows(self, client: str) -> tuple[np.ndarray, np.ndarray]:
-        """Which of `queries` a client trains on, and which it tests on, in the order of its data."""
+        """Which of `queries` a client trains on, and which it tests on, in the order of its data; these have further
+        rows where videos are cut into windows."""
         return self._parts[client]
 
     def agreement(self) -> dict[str, Any]:
@@ -118,11 +126,17 @@ class MomentPopulation(Population):
         return {client: np.flatnonzero(np.isin(self._which, places)) for client, places in videos.items()}
 
     def _tensors(self, videos: np.ndarray, most: int) -> Moments:
-        times = np.array([(q.start, q.end, q.duration) for q in self.queries])
-        spans = np.stack(best_window(times[:, 0], times[:, 1], times[:, 2], self.length), axis=1)
-        words = self._read([q.sentence for q in self.queries], most)
-        arrays = (videos, self._which, words, spans, times.astype(np.float32), self.labels)
-        return Moments(*map(torch.from_numpy, arrays))
+        rows = self._rows
+        words = self._read([q.sentence for q in self.queries], most)[rows.query]
+        arrays = (videos, rows.window, words, rows.spans, rows.times.astype(np.float32), self.labels[rows.query])
+        tensors = [torch.from_numpy(array) for array in arrays]
+        several = len(videos) > len(self._windows)
+        rated = ratings([q.ratings for q in self.queries])
+        return replace(
+            Moments(*tensors),
+            asked=torch.from_numpy(rows.places(self.queries)) if several else None,
+            ratings=None if rated is None else torch.from_numpy(rated[rows.query]),
+        )
 
     def _read(self, sentences: Sequence[str], most: int) -> np.ndarray:
         if isinstance(self.words, Words):

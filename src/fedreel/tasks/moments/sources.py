@@ -59,7 +59,9 @@ def _features(folder: Path, name: str, fps: float) -> MomentFeatures:
             )
         fitting = named
     if fitting:
-        made_here = name in FEATURES or name.startswith("run:")  # these come with the data, whatever they are
+        made_here = name in FEATURES or name.startswith(
+            ("run:", "clip:")
+        )  # these come with the data, whatever they are
         return open_features(fitting[0], "" if made_here else name)
     if not clip_index.videos(folder):
         raise DataError(

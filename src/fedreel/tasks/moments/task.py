@@ -22,7 +22,8 @@ from fedreel.metrics.familiarity import sequence_look
 from fedreel.models.sentences import SentenceEncoder, encoder_card, encoder_width, make_encoder
 from fedreel.tasks.moments.examples import Batch, Moments, temporal_classes
 from fedreel.tasks.moments.grounding import Grounder, Located, loss, temporal_distribution
-from fedreel.tasks.moments.metrics import cval_score, iou, prior_only, recalls
+from fedreel.tasks.moments.judging import Said, judged
+from fedreel.tasks.moments.metrics import iou, prior_only
 from fedreel.tasks.moments.population import MomentPopulation
 from fedreel.tasks.moments.sources import open_moments
 from fedreel.tasks.moments.text import Words
@@ -54,7 +55,8 @@ class MomentRetrieval(Task, Temporal, Accountable):
     fps: float = 2.0  # rows of features a second, where they are made here
     standardise: bool = False  # the features of each window, by their own mean and deviation
     length: int = 64
-    sentences: str = "words"  # or the encoder minilm, or bert:FOLDER
+    window: float = 0.0  # seconds: longer videos are cut into overlapping windows of so many; 0: none is (qd-detr)
+    sentences: str = "words"  # or the encoder minilm, bert:FOLDER or clip:FOLDER
     words: str = ""
     vocabulary: int = 1000  # the most words that vectors are learnt for
     word_width: int = 300
@@ -71,6 +73,14 @@ class MomentRetrieval(Task, Temporal, Accountable):
         whole = ("width_in", "length", "word_width", "most_words", "least", "width")
         check_ranges(self, "task", **dict.fromkeys(whole, (1, math.inf)))
         check_ranges(self, "task", vocabulary=(2, math.inf), dropout=(0, 1), max_share=(0.01, 1), fps=(1e-6, math.inf))
+        check_ranges(self, "task", window=(0, math.inf))
+        if self.window and self.form != "qd-detr":
+            raise RecipeError(
+                "only the form qd-detr learns that a moment may lie in another window",
+                where="[task] window",
+                expected="0, or task.form = 'qd-detr'",
+                found=f"{self.window} with {self.form}",
+            )
         if self.sentences != BY_WORDS and self.words:
             raise RecipeError(
                 "an encoder of sentences has no use for a list of words",
@@ -107,6 +117,7 @@ class MomentRetrieval(Task, Temporal, Accountable):
             length=self.length,
             most=self.most_words,
             least=self.least,
+            window=self.window,
             repairs=found.repairs,
         )
         words = len(population.words) if isinstance(population.words, Words) and not given else 0
@@ -132,26 +143,27 @@ class MomentRetrieval(Task, Temporal, Accountable):
         return loss(cast(MomentOutputs, outputs).located, batch[2], batch[3])
 
     def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
-        """R(1, m) as r3, r5 and r7, the mean IoU, and `score`, by which FedVMR weighs models."""
-        predicted, true, total = [], [], 0.0
+        """R(1, m) as r3, r5 and r7, the mean IoU, and `score`, by which FedVMR weighs models; see `judged`."""
+        said: list[tuple[Tensor, ...]] = []
+        total = 0.0
         for batch in examples.batches(batch_size):
             outputs = self.forward(model, batch)
             total += float(self.loss(outputs, batch)) * len(batch[0])
-            shares = cast(Grounder, model).decode(outputs.located)[0][:, 0]
-            predicted.append((shares * batch[3][:, 2:]).double().cpu())
-            true.append(batch[3][:, :2].double().cpu())
-        if not predicted:
+            shares, scores = cast(Grounder, model).decode(outputs.located)
+            seconds = batch[3][:, 2:]
+            salient = outputs.located.scores.double().sigmoid()
+            said.append((shares[:, 0] * seconds, scores[:, 0], salient, batch[3][:, :2], seconds[:, 0]))
+        if not said:
             return {"n": 0.0}
-        spans, truth = (torch.cat(parts).numpy() for parts in (predicted, true))
-        found = recalls(spans, truth)
-        return {**found, "score": cval_score(iou(spans, truth)), "loss": total / len(spans), "n": float(len(spans))}
+        columns = (torch.cat(parts).double().cpu().numpy() for parts in zip(*said))
+        return {**judged(Said(*columns), examples), "loss": total / len(examples)}
 
     def trials(self, model: nn.Module, data: ClientData, batch_size: int) -> Iterator[Trials]:
-        """A score is the overlap with the moment; one who has learned nothing but where the client's own training
-        moments lie answers all with the same part of the video."""
-        learned = cast(Moments, data.train).times.double().cpu().numpy()
+        """A score is the overlap with the moment, of windows of long videos in those that hold it; one who has learned
+        nothing but where the client's own training moments lie answers all with the same part of the video."""
+        learned = _present(data.train).times.double().cpu().numpy()
         same = prior_only(learned[:, :2] / learned[:, 2:])["miou"]
-        for batch in data.test.batches(batch_size):
+        for batch in _present(data.test).batches(batch_size):
             shares = cast(Grounder, model).decode(self.forward(model, batch).located)[0][:, 0].double().cpu().numpy()
             times = batch[3].double().cpu().numpy()
             overlaps = (iou(found * times[:, 2:], times[:, :2]) for found in (shares, np.array([same])))
@@ -193,13 +205,15 @@ class MomentRetrieval(Task, Temporal, Accountable):
         return temporal_distribution(cast(MomentOutputs, outputs).located, bins)
 
     def temporal_counts(self, examples: Examples, bins: int) -> Tensor:
-        classes = torch.from_numpy(temporal_classes(cast(Moments, examples).times.cpu().numpy(), bins))
+        mine = cast(Moments, examples)
+        classes = torch.from_numpy(temporal_classes(mine.times[mine.present].cpu().numpy(), bins))
         return torch.bincount(classes, minlength=bins**2).float()
 
     def sample(self, examples: Examples, share: float) -> dict[str, Tensor]:
         mine = cast(Moments, examples)
         videos = torch.randperm(len(mine.videos))[: max(1, round(share * len(mine.videos)))]
-        rows = torch.isin(mine.which.cpu(), videos).nonzero().flatten().to(mine.which.device)
+        drawn = torch.isin(mine.which.cpu(), videos) & mine.present.cpu()
+        rows = drawn.nonzero().flatten().to(mine.which.device)
         columns = {"video": mine.videos[mine.which[rows]], "words": mine.words[rows], "spans": mine.spans[rows]}
         return {name: column.cpu() for name, column in {**columns, "times": mine.times[rows]}.items()}
 
@@ -210,3 +224,9 @@ class MomentRetrieval(Task, Temporal, Accountable):
 @lru_cache(maxsize=4)
 def _read(path: str) -> Words:
     return Words.read(Path(path).expanduser())
+
+
+def _present(examples: Examples) -> Moments:
+    """Without the windows of long videos in which there is nothing of the moment."""
+    mine = cast(Moments, examples)
+    return mine if bool(mine.present.all()) else mine.select(mine.present.nonzero().flatten())

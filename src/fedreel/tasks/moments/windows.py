@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedreel.metrics.familiarity import sequence_look
-from fedreel.tasks.moments.features import pool_windows
+from fedreel.tasks.moments.features import pool_part
 from fedreel.tasks.moments.grounding import Grounder
 from fedreel.tasks.moments.grounding_heads import OVERLAP, Located
 from fedreel.tasks.moments.metrics import iou
@@ -45,7 +45,7 @@ def answer(
     """What a model finds in the windows of a video whose features are `rows`: the `top` best of all windows together.
     Of spans that overlap by more than OVERLAP only the best is given."""
     seconds, device = windows[-1][1], next(net.parameters()).device
-    parts = [_part(rows, window, seconds, length) for window in windows]
+    parts = [pool_part(rows, window, seconds, length) for window in windows]
     question = torch.from_numpy(tokens)[None].to(device)
     spans, scores, inside = [], [], []
     most = min(top, length * (length + 1) // 2)  # there are no more spans
@@ -62,19 +62,27 @@ def answer(
     starts = np.array(windows)[:, None, :1]
     times = starts + np.concatenate(spans) * (np.array(windows)[:, None, 1:] - starts)
     kept = _best(times.reshape(-1, 2), np.concatenate(scores).reshape(-1), top)
-    return Found(*kept, _joined(np.concatenate(inside), windows, seconds))
+    return Found(*kept, joined(np.concatenate(inside), windows, seconds))
+
+
+def joined(inside: np.ndarray, windows: Sequence[tuple[float, float]], seconds: float) -> np.ndarray:
+    """For equal parts of the video, each as long as a window's positions, the highest of the windows that hold it."""
+    if len(windows) == 1:
+        return inside[0]
+    length, usual = inside.shape[1], windows[0][1] - windows[0][0]
+    middles = (np.arange(math.ceil(length * seconds / usual)) + 0.5) / math.ceil(length * seconds / usual) * seconds
+    found = np.zeros(len(middles))
+    for values, (start, end) in zip(inside, windows):
+        held = (middles >= start) & (middles <= end)
+        place = np.minimum(((middles[held] - start) / (end - start) * length).astype(int), length - 1)
+        found[held] = np.maximum(found[held], values[place])
+    return found
 
 
 def looks(rows: np.ndarray, windows: Sequence[tuple[float, float]], length: int) -> Tensor:
     """What the windows of a video look like, (windows, D), as videos of the training do."""
-    parts = [_part(rows, window, windows[-1][1], length) for window in windows]
+    parts = [pool_part(rows, window, windows[-1][1], length) for window in windows]
     return sequence_look(torch.from_numpy(np.stack(parts)))
-
-
-def _part(rows: np.ndarray, window: tuple[float, float], seconds: float, length: int) -> np.ndarray:
-    first, last = (round(len(rows) * at / seconds) for at in window)
-    first = min(first, len(rows) - 1)
-    return pool_windows(rows[first : max(last, first + 1)], length)
 
 
 def _beside_others(located: Located, shares: Tensor) -> Tensor:
@@ -95,17 +103,3 @@ def _best(spans: np.ndarray, scores: np.ndarray, top: int) -> tuple[np.ndarray, 
         if len(kept) < top and all(iou(spans[i], spans[j]) <= OVERLAP for j in kept):
             kept.append(int(i))
     return spans[kept], scores[kept]
-
-
-def _joined(inside: np.ndarray, windows: Sequence[tuple[float, float]], seconds: float) -> np.ndarray:
-    """For equal parts of the video, each as long as a window's positions, the highest of the windows that hold it."""
-    if len(windows) == 1:
-        return inside[0]
-    length, usual = inside.shape[1], windows[0][1] - windows[0][0]
-    middles = (np.arange(math.ceil(length * seconds / usual)) + 0.5) / math.ceil(length * seconds / usual) * seconds
-    found = np.zeros(len(middles))
-    for values, (start, end) in zip(inside, windows):
-        held = (middles >= start) & (middles <= end)
-        place = np.minimum(((middles[held] - start) / (end - start) * length).astype(int), length - 1)
-        found[held] = np.maximum(found[held], values[place])
-    return found

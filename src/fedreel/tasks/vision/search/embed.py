@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from fedreel.data.clip_model import ClipImages, ClipText
+from fedreel.data.clip_picture import read_picture
 from fedreel.data.feature_networks import fingerprint, load_embedding
 from fedreel.data.hugging_face import read_scale
 from fedreel.data.shards import spaced
@@ -78,11 +79,12 @@ class ClipEmbedder:
             raise RecipeError("CLIP gives a picture one vector", where="pooling", expected="mean", found=pooling)
         self.folder, self.device = folder, pick_device(device)
         self.tower, self.scale = ClipImages(folder).to(self.device), read_scale(folder)
-        weights = fingerprint(self.tower.state_dict(), f"clip {self.scale}")
+        self.picture = read_picture(folder, self.tower.size)
+        weights = fingerprint(self.tower.state_dict(), f"clip {self.scale} {self.picture}")
         self.state = {"weights": weights, "pooling": "mean", "excerpts": EXCERPTS}
 
     def look(self, video: Path) -> Excerpts:
-        return excerpts(video, 1, self.tower.size)
+        return excerpts(video, 1, self.tower.size, self.picture)
 
     def vector(self, seen: Excerpts) -> np.ndarray:
         with torch.inference_mode():
