@@ -4,6 +4,7 @@ policies let out; and nothing of the model changes by it."""
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,14 @@ class Judged(Toy, Accountable):
             yield batch[0]
 
 
-def trained(folder: Path, task: Toy, method: Method | None = None, name: str = "fedavg", **changes: Any) -> Path:
+def trained(
+    folder: Path,
+    task: Toy,
+    method: Method | None = None,
+    name: str = "fedavg",
+    resume: bool = False,
+    **changes: Any,
+) -> Path:
     given = {
         "device": "cpu",
         "task": {"name": "toy"},
@@ -72,7 +80,7 @@ def trained(folder: Path, task: Toy, method: Method | None = None, name: str = "
         "train": TrainConfig(batch_size=4, lr=0.2, momentum=0.9, epochs=2),
         "round": RoundConfig(rounds=3),
     }
-    run(Recipe(**{**given, **changes}), folder, quiet=True, task=task, method=method or FedAvg())
+    run(Recipe(**{**given, **changes}), folder, quiet=True, resume=resume, task=task, method=method or FedAvg())
     return folder
 
 
@@ -135,6 +143,18 @@ def test_the_model_and_its_metrics_are_those_of_a_run_that_is_not_asked(tmp_path
         assert "trust" not in summaries[1]
         for key in ("metrics", "bytes_up", "bytes_down", "refused"):
             assert summaries[0][key] == summaries[1][key]
+
+
+def test_a_run_that_ended_before_its_clients_answered_asks_them_when_it_is_resumed(tmp_path: Path) -> None:
+    folder = trained(tmp_path / "run", Judged(), FedPer(), "fedper")
+    states = {file: file.read_bytes() for file in (folder / "clients").rglob("*.safetensors")}
+    before = told(folder)
+    (folder / "summary.json").unlink()
+    shutil.rmtree(folder / "model")
+    trained(folder, Judged(), FedPer(), "fedper", resume=True)
+    assert {file: file.read_bytes() for file in (folder / "clients").rglob("*.safetensors")} == states
+    after = told(folder)
+    assert {**after, "seconds": 0} == {**before, "seconds": 0}
 
 
 def test_random_labels_are_near_chance_and_learned_ones_are_not(tmp_path: Path) -> None:

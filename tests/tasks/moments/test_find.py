@@ -234,7 +234,7 @@ def test_unknown_words_are_told(video: Path, trained: Path) -> None:
     made = find(video, "a zebra sees a zebra's red", trained)
     assert made.unknown == ["zebra", "zebra's"]
     assert made.notes[1:] == ["the model does not know: zebra, zebra's"]
-    assert find(video, "a person sees red", trained).notes == []
+    assert find(video, "a person sees red", trained).notes[1:] == []
 
 
 def test_words_that_the_model_does_not_read_are_told(video: Path, trained: Path) -> None:
@@ -390,7 +390,7 @@ def test_of_a_video_that_breaks_off_the_beginning_is_looked_at(trained: Path, tm
     made = find(source, "red", trained, out=tmp_path / "clips")
     assert 1 < made.seconds < 11
     assert "the header promises 12.0 s" in made.notes[1]
-    assert "only what comes before was looked at" in made.notes[0]
+    assert "only what comes before was looked at" in made.notes[1]
     for moment in made.moments:
         assert moment.end <= made.seconds + 1e-6
         assert len(pictures_of(tmp_path / "clips" / moment.clip)[0]) == moment.last - moment.first + 1
