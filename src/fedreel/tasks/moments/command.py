@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def find(
     source: Annotated[Place, source_is("A video file.")],
     sentence: Annotated[str, typer.Argument(help="What to find, in words.")],
-    model: Model,
+    model: Model = None,
     *,
     out: Annotated[Place | None, out_is("Write the moments as mp4 into this folder.")] = None,
     page: Page = None,
@@ -31,5 +31,7 @@ def find(
     """Find the moments of a video that a sentence describes, with a trained model; and cut them out."""
     from fedreel.tasks.moments.find import find_moments
 
-    request = Request.of(source, model, out=out, page=page, json=json, client=client, device=device, tell=tell)
+    request = Request.of(
+        source, model, verb="find", out=out, page=page, json=json, client=client, device=device, tell=tell
+    )
     return find_moments(request, sentence, top, features)

@@ -54,7 +54,7 @@ def find_moments(request: Request, sentence: str, top: int, features: Features |
         source=request.source,
         run=request.run,
         client=client,
-        notes=[*question.notes, *(cuts if windows > 1 else []), *_notes(steps.line, len(moments), top)],
+        notes=[*request.notes, *question.notes, *(cuts if windows > 1 else []), *_notes(steps.line, len(moments), top)],
         sentence=sentence,
         features=maker.name,
         seconds=steps.line.seconds(steps.line.n_frames),

@@ -69,7 +69,7 @@ def recognize_motion(request: Request, top: int) -> MotionRecognition:
         fps=_rate(file) if poses is None else poses.line.fps,
         joints=joints.name,
         top=top,
-        notes=[] if poses is None else _notes(poses, given[1]),
+        notes=[*request.notes, *([] if poses is None else _notes(poses, given[1]))],
     )
     if not (request.page or request.out):
         return places.write(recognition)

@@ -69,7 +69,7 @@ def summarize_video(
         source=request.source,
         run=request.run,
         client=client,
-        notes=[*notes, *remarks],
+        notes=[*request.notes, *notes, *remarks],
         community=community,
         features=maker.name,
         shots_by=shots_by,

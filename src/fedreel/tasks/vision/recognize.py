@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,9 +62,10 @@ def recognize_files(request: Request, top: int, medium_of: Callable[[Contrasting
     if not entries:
         raise _unreadable(skipped, medium)
     if not source.is_dir():
-        page = draw_file(entries[0], strips.get(source)) if request.page else ""
-        return _write(entries[0], entries, page, places)
-    notes = [f"{entry.source}: {note}" for entry in entries for note in entry.notes]
+        only = replace(entries[0], notes=[*request.notes, *entries[0].notes])
+        page = draw_file(only, strips.get(source)) if request.page else ""
+        return _write(only, [only], page, places)
+    notes = [*request.notes, *(f"{entry.source}: {note}" for entry in entries for note in entry.notes)]
     album = Album(
         source=source, run=request.run, client=client, notes=notes, skipped=skipped, what=medium.many, entries=entries
     )

@@ -14,8 +14,8 @@ from fedreel.tasks.vision.search.result import Similar
 
 def search(
     source: Annotated[Place, source_is("A video file, or with a CLIP a sentence: what to look for.")],
-    folder: Annotated[Place, typer.Argument(help="A folder of videos: where to look.")],
-    model: Model,
+    folder: Annotated[Place, typer.Option("--in", metavar="FOLDER", help="A folder of videos: where to look.")],
+    model: Model = None,
     *,
     out: Annotated[Place | None, out_is("Copy the most similar videos into this folder.")] = None,
     page: Page = None,
@@ -31,5 +31,7 @@ def search(
     of a CLIP as the model. The folder is looked at once."""
     from fedreel.tasks.vision.search.search import search_folder
 
-    request = Request.of(source, model, out=out, page=page, json=json, client=client, device=device, tell=tell)
+    request = Request.of(
+        source, model, verb="search", out=out, page=page, json=json, client=client, device=device, tell=tell
+    )
     return search_folder(request, Path(folder), top, pooling, rebuild)

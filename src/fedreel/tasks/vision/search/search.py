@@ -41,7 +41,7 @@ def search_folder(request: Request, folder: Path, top: int, pooling: str, rebuil
         source=request.source,
         run=request.run,
         client=request.client,
-        notes=_notes(index, compared, top, folder, skipped),
+        notes=[*request.notes, *_notes(index, compared, top, folder, skipped)],
         skipped=skipped,
         folder=folder,
         pooling=pooling,
