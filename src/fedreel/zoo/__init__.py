@@ -4,7 +4,7 @@ An entry is a folder: about.toml, card.md, and a run directory cut down to what 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,9 @@ def names() -> list[str]:
 def entry(name: str) -> Entry:
     if name not in names():
         raise RunError("no model of this name comes with fedreel", where=name, hint=nearest(name, names()))
-    told: dict[str, Any] = {**read_toml(HERE / name / ABOUT), "name": name}
-    return Entry(**{f.name: tuple(told[f.name]) if f.type.startswith("tuple") else told[f.name] for f in fields(Entry)})
+    told: dict[str, Any] = read_toml(HERE / name / ABOUT)
+    lists = {key: tuple(value) for key, value in told.items() if isinstance(value, list)}
+    return Entry(**{**told, **lists, "name": name})
 
 
 def entries() -> list[Entry]:

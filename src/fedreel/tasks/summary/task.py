@@ -29,8 +29,8 @@ _WIDTHS = {"plain": 64, "efficientnet-lite0": 1280}
 @dataclass(frozen=True)
 class Summary(Task, Sequences):
     """A summarizer on steps of `width_in` features. `width`, `blocks`, `heads`, `attention`, `block` and `positions`
-    are the Mixture Transformer's; vsLSTM takes `hidden` and `dropout`, the attention model `dropout`, novelty nothing. The paper's
-    features are GoogLeNet's (width_in 1024) at 2 steps a second."""
+    are the Mixture Transformer's; vsLSTM takes `hidden` and `dropout`, the attention model `dropout`, novelty nothing.
+    The paper's features are GoogLeNet's (width_in 1024) at 2 steps a second."""
 
     sends: ClassVar = {"frames": "count"}
 

@@ -70,7 +70,9 @@ class Request:
         """As a user says it. Without a model it is the one that comes with fedreel for the `verb`."""
         own = unasked(verb) if model is None else None
         folder = own.folder if own else find_model(model or "")
-        notes = (f"by {own.name}, which comes with fedreel: `fedreel models {own.name}` says what it is",) if own else ()
+        notes = (
+            (f"by {own.name}, which comes with fedreel: `fedreel models {own.name}` says what it is",) if own else ()
+        )
         run = folder.parent if folder.name == "model" and (folder / "card.json").is_file() else folder
         product, drawn, told = (None if place is None else Path(place) for place in (out, page, json))
         return cls(Path(source).expanduser(), run, product, drawn, told, client, device, tell, notes)

@@ -46,13 +46,13 @@ def recognize_files(request: Request, top: int, medium_of: Callable[[Contrasting
     loaded, client = load_for(request.run, request.client, str(device))
     assert isinstance(loaded.task, Contrasting)
     medium = medium_of(loaded.task)
-    _check_classes(loaded.task, request.run)
+    check_classes(loaded.task, request.run)
     paths = _listed(source, medium)
     _check_places(places, source, paths, medium)
     entries: list[FileRecognition] = []
     skipped: list[Broken] = []
     strips: dict[Path, np.ndarray] = {}
-    for path, seen, ranking in _answers(loaded, paths, medium, _class_names(loaded, request.run), device, request.tell):
+    for path, seen, ranking in _answers(loaded, paths, medium, class_names(loaded, request.run), device, request.tell):
         if isinstance(seen, str):
             skipped.append(Broken(str(path), seen))
             continue
@@ -72,6 +72,26 @@ def recognize_files(request: Request, top: int, medium_of: Callable[[Contrasting
     return _write(album, entries, draw_album(album, strips) if request.page else "", places)
 
 
+def class_names(loaded: Loaded, run: Path) -> list[str]:
+    """As the run noted them when it began; else those of the recipe, or numbers."""
+    assert isinstance(loaded.task, Contrasting)
+    noted = next(iter(class_lists(run).values()), [])
+    names = noted or loaded.card["recipe"].get("data", {}).get("labels", [])
+    return [*names] if len(names) == loaded.task.classes else numbered_classes(loaded.task.classes)
+
+
+def check_classes(task: Contrasting, run: Path) -> None:
+    """Raise if the task's models have no classes."""
+    if task.objective == "views":
+        raise RunError(
+            "this run's model has no classes: it learned to tell views apart, not labels",
+            where=str(run),
+            expected="a run with task.objective = labels",
+            found="task.objective = views",
+            hint="`fedreel export` writes its backbone; a run with task.backbone.init=FILE learns labels from there",
+        )
+
+
 def _entry(
     path: Path, seen: Seen, ranking: Ranking, medium: Medium, run: Path, client: str, top: int
 ) -> FileRecognition:
@@ -89,26 +109,6 @@ def _entry(
         fault=seen.fault,
         top=top,
     )
-
-
-def _class_names(loaded: Loaded, run: Path) -> list[str]:
-    """As the run noted them when it began; else those of the recipe, or numbers."""
-    assert isinstance(loaded.task, Contrasting)
-    noted = next(iter(class_lists(run).values()), [])
-    names = noted or loaded.card["recipe"].get("data", {}).get("labels", [])
-    return [*names] if len(names) == loaded.task.classes else numbered_classes(loaded.task.classes)
-
-
-def _check_classes(task: Contrasting, run: Path) -> None:
-    """Raise if the task's models have no classes."""
-    if task.objective == "views":
-        raise RunError(
-            "this run's model has no classes: it learned to tell views apart, not labels",
-            where=str(run),
-            expected="a run with task.objective = labels",
-            found="task.objective = views",
-            hint="`fedreel export` writes its backbone; a run with task.backbone.init=FILE learns labels from there",
-        )
 
 
 def _listed(source: Path, medium: Medium) -> list[Path]:

@@ -21,6 +21,7 @@ from fedreel.errors import RecipeError, RunError
 from fedreel.registry import TASKS
 from fedreel.runs.run import load, run
 from fedreel.tasks.classification import Classification
+from fedreel.zoo import find_model
 
 RANDOM = Path("random")  # as the model
 INIT = "task.backbone.init"
@@ -71,6 +72,7 @@ def _is_file_of_weights(model: Path) -> bool:
 
 
 def _of_run(folder: Path, client: str, device: str) -> Subject:
+    folder = find_model(folder)
     if not folder.exists():
         raise RunError(
             "there is no such model",
