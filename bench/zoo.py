@@ -33,7 +33,8 @@ from fedreel.models.efficientnet import EfficientNetLite0
 from fedreel.runs.rundir import read_metrics, read_summary
 
 LITE0 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"  # sha256 of EfficientNet-Lite0's weights
-FRAMES, SIDE, WORDS = 4, 224, 128
+FRAMES, SIDE = 4, 224
+WORDS, SIF, FIRST = 128, 1e-3, 1995  # numbers of a word, what is rare, and how many letters and signs come first
 
 
 def main() -> None:
@@ -142,7 +143,8 @@ def write(folder: Path, tensors: dict[str, Tensor], card: dict[str, object]) -> 
 
 def words() -> tuple[dict[str, float], Path]:
     """Model2Vec's way: each piece of the vocabulary goes through MiniLM alone; the vectors are centred and turned to
-    their main axes, and weigh the more the rarer the piece is (the vocabulary is in the order of frequency). Words of
+    their main axes, and weigh the more the rarer the piece is (SIF; the vocabulary is in the order of frequency, which
+    goes with the rank as Zipf says, after letters and signs). Words of
     ImageNet's classes that would be read by pieces are there as a whole."""
     from fedreel.models.sentences import make_encoder, mean_vector
 
@@ -157,7 +159,8 @@ def words() -> tuple[dict[str, float], Path]:
     centred = full - full.mean(axis=0)
     axes = np.linalg.svd(centred, full_matrices=False)[2][:WORDS]
     found = centred @ axes.T
-    weights = np.log1p(np.array([rank for rank, _ in kept]))
+    frequency = 1 / (np.maximum([rank for rank, _ in kept], FIRST + 1) - FIRST) / np.log(len(pieces))
+    weights = SIF / (SIF + frequency)
     scale = np.abs(found).max(axis=1) / 127
     tensors = {
         "vectors": torch.from_numpy(np.round(found / scale[:, None]).astype(np.int8)),

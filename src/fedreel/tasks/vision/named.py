@@ -58,7 +58,9 @@ class NamedClasses:
         """What a user must know about such an answer."""
         order = np.argsort(-(self.vectors @ self.sentence(text)), kind="stable")[:TOLD]
         near = ", ".join(self.names[i] for i in order)
-        return f"the model knows no sentences: of its {len(self.names)} classes those named most like this one: {near}"
+        parts = [word for word in text.split() if len(self.words.pieces(word)) > 1]
+        spelled = f"; read by parts, and perhaps wrongly: {', '.join(parts)}" if parts else ""
+        return f"the model knows no sentences; of its {len(self.names)} classes most like this one: {near}{spelled}"
 
     def _vectors(self, texts: Sequence[str]) -> np.ndarray:
         return np.stack([mean_vector(vectors) for vectors in self.words(texts)])
