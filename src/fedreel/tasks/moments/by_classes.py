@@ -83,17 +83,17 @@ class ClassesSeen:
 
 def spans(likeness: np.ndarray, bounds: np.ndarray, top: int) -> Found:
     """Where likeness (steps,) is high; `bounds` are the steps' limits in seconds. A span has the greatest sum of what
-    lies above the middle between mean and maximum; then the next such span beside those found. The best has the
-    greatest mean."""
+    lies above the middle between mean and maximum; then come the next such spans beside those found. Of all of them the
+    best has the greatest mean."""
     rest = likeness - (likeness.mean() + likeness.max()) / 2
     found: list[tuple[float, int, int]] = []
-    while len(found) < top and rest.max() > 0:
+    while rest.max() > 0:
         first, last = _greatest_sum(rest)
         found.append((float(likeness[first : last + 1].mean()), first, last))
         rest[first : last + 1] = -np.inf
     if not found:  # every step is as alike as every other
         found.append((float(likeness.mean()), 0, len(likeness) - 1))
-    found.sort(key=lambda one: -one[0])
+    found = sorted(found, key=lambda one: -one[0])[:top]
     times = np.array([(bounds[first], bounds[last + 1]) for _, first, last in found])
     return Found(times, np.log(np.array([mean for mean, _, _ in found]).clip(1e-6, 1)), likeness)
 
