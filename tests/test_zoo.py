@@ -66,7 +66,7 @@ def test_every_verb_that_wants_a_model_has_one(verb: str) -> None:
 
 
 def test_a_verb_without_one_is_told_what_to_give() -> None:
-    with pytest.raises(RunError, match=r"no model comes with fedreel that can juggle\n.*--model"):
+    with pytest.raises(RunError, match=r"no model comes with fedreel for this\n.*juggle\n.*--model"):
         unasked("juggle")
 
 

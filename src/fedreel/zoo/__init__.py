@@ -67,8 +67,8 @@ def unasked(verb: str) -> Entry:
     """The model that a verb uses where none is given."""
     found = next((one for one in entries() if verb in one.unasked), None)
     if found is None:
-        hint = "give --model a run: fedreel run --out"
-        raise RunError(f"no model comes with fedreel that can {verb}", expected="--model", hint=hint)
+        hint = "fedreel run --out FOLDER trains one"
+        raise RunError("no model comes with fedreel for this", where=verb, expected="--model FOLDER", hint=hint)
     return found
 
 

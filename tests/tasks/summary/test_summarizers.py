@@ -297,3 +297,14 @@ def test_novelty_is_one_less_the_likeness_to_the_nearest_others() -> None:
 def test_novelty_of_few_or_equal_steps_is_finite(steps: int) -> None:
     scores = make_summarizer("novelty", 3)(torch.ones(1, steps, 3))
     torch.testing.assert_close(scores, torch.full((1, steps), 0.5), atol=1e-2, rtol=0)
+
+
+def test_novelty_of_a_padded_video_is_that_of_the_video() -> None:
+    model = make_summarizer("novelty", 4)
+    x = torch.randn(2, 9, 4, generator=torch.Generator().manual_seed(0))
+    for real in (3, 7):
+        mask = torch.arange(9).expand(2, 9) < torch.tensor([[real], [9]])
+        found = model(x, mask)
+        torch.testing.assert_close(found[0, :real], model(x[:1, :real])[0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found[1], model(x[1:])[0], rtol=1e-4, atol=1e-5)
+        assert not found[0, real:].any()

@@ -59,7 +59,7 @@ class Request:
         source: Place,
         model: Place | None,
         *,
-        verb: str,
+        verb: str = "",
         out: Place | None,
         page: Place | None,
         json: Place | None,
