@@ -18,8 +18,6 @@ EXTRAS = {  # folders and files -> the extra whose packages they may import besi
     "engines/flower": "flower",
     "sites": "flower",
     "runs/track.py": "track",
-    "data/feature_networks.py": "features",
-    "models/efficientnet.py": "features",
     "models/sentences.py": "text",
     "data/hugging_face.py": "hf",
     "tasks/skeleton/poses/networks.py": "pose",

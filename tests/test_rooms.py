@@ -20,7 +20,7 @@ ROOT = Path(fedreel.__file__).parent
 # From the ground up. A room may import the rooms before it, unless ONLY narrows that down.
 FLOORS = (
     *("errors", "systems", "registry", "config"),  # names, settings, and how to complain about them
-    *("machine", "kernels", "metrics"),  # files, processes, devices; fast loops; numbers about numbers
+    *("zoo", "machine", "kernels", "metrics"),  # models that come along; files, devices; fast loops; numbers
     *("core", "report", "runs"),  # the exchange; pages; the run directory
     *("media", "data", "models", "playground"),  # video files; data sets; networks; the generated world
     *("tasks", "methods", "engines"),  # what a client learns; how clients cooperate; where they work
@@ -31,11 +31,12 @@ ONLY = {
     "systems": set(),  # it names modules, and imports them when they are asked for
     "registry": {"errors", "systems"},
     "config": {"errors", "registry"},
+    "zoo": {"errors", "config"},
     "machine": {"errors"},
     "kernels": {"errors", "machine"},
     "metrics": {"errors", "machine", "kernels"},
     "report": {"errors", "machine"},  # it reads a run's files, whoever wrote them
-    "runs": {*GROUND, "registry", "core"},  # whoever starts a run writes its report
+    "runs": {*GROUND, "registry", "core", "zoo"},  # whoever starts a run writes its report
     "media": {*GROUND},
     "playground": {*GROUND, "systems", "media"},
     "methods": {"errors", "config", "kernels", "core"},  # no task, no engine

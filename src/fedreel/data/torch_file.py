@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import struct
 import zipfile
@@ -19,7 +18,6 @@ from torch import Tensor
 from fedreel.data.restricted_pickle import Call, Named, Refused, Stateful, evaluate
 from fedreel.errors import DataError
 
-LITE0 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"  # sha256 of EfficientNet-Lite0's weights
 MOST_AXES = 64  # of a tensor
 CHECKPOINT = ("state_dict", "model_state_dict", "model")  # where checkpoints of training loops keep the weights
 _OLDER = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how files of before 2020 begin
@@ -44,14 +42,6 @@ _DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError),
     *(ValueError, LookupError, TypeError, RuntimeError, OverflowError),
 )
-
-
-def read_weights(path: Path, sha256: str) -> dict[str, Tensor]:
-    """Names and tensors of a known file: `sha256` says which one it must be."""
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != sha256:
-        raise DataError("these are other weights than expected", where=str(path), expected=sha256, found=found)
-    return read_tensors(path)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

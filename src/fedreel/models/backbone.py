@@ -104,8 +104,8 @@ class BackboneConfig(ABC):
 
     @property
     def elsewhere(self) -> str:
-        """Where the weights lie if that is a folder or a hub that users of a finished model have too. A run then does
-        not keep the frozen ones itself, only what they are like."""
+        """Where the weights lie if users of a finished model have them too: fedreel itself, a folder, a hub. A run then
+        does not keep the frozen ones itself, only what they are like."""
         return ""
 
     def known_class(self) -> type[nn.Module] | None:

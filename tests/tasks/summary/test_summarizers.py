@@ -280,3 +280,31 @@ def test_unknown_names_and_options_are_refused() -> None:
         with pytest.raises(RecipeError, match="does not fit the heads"):
             make_summarizer("mixture_transformer", D, width=width, heads=3, positions=positions)
     assert make_summarizer("mixture_transformer", D, width=9, heads=3)(torch.zeros(1, 2, D)).shape == (1, 2)
+
+
+def test_novelty_is_one_less_the_likeness_to_the_nearest_others() -> None:
+    x = torch.randn(1, 9, 4, generator=torch.Generator().manual_seed(0))
+    unit = torch.nn.functional.normalize(x[0], dim=1)
+    found = []
+    for i in range(9):
+        cosines = sorted((float(unit[i] @ unit[j]) for j in range(9) if j != i), reverse=True)
+        found.append(1 - sum(cosines[:5]) / 5)
+    z = (torch.tensor(found) - torch.tensor(found).mean()) / torch.tensor(found).std(correction=0)
+    torch.testing.assert_close(make_summarizer("novelty", 4)(x)[0], z.sigmoid(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_novelty_of_few_or_equal_steps_is_finite(steps: int) -> None:
+    scores = make_summarizer("novelty", 3)(torch.ones(1, steps, 3))
+    torch.testing.assert_close(scores, torch.full((1, steps), 0.5), atol=1e-2, rtol=0)
+
+
+def test_novelty_of_a_padded_video_is_that_of_the_video() -> None:
+    model = make_summarizer("novelty", 4)
+    x = torch.randn(2, 9, 4, generator=torch.Generator().manual_seed(0))
+    for real in (3, 7):
+        mask = torch.arange(9).expand(2, 9) < torch.tensor([[real], [9]])
+        found = model(x, mask)
+        torch.testing.assert_close(found[0, :real], model(x[:1, :real])[0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found[1], model(x[1:])[0], rtol=1e-4, atol=1e-5)
+        assert not found[0, real:].any()

@@ -73,7 +73,7 @@ def test_a_folder_is_filled_when_all_went_well_and_keeps_what_it_had(source: Pat
     (out / "below").mkdir(parents=True)
     (out / "below" / "00.txt").write_text("old")
     (out / "mine").write_text("mine")
-    result = count(source, "run", out=out, page=tmp_path / "p.html", times=2)
+    result = count(source, "runs/it", out=out, page=tmp_path / "p.html", times=2)
     assert files(out) == ["below", "below/00.txt", "below/01.txt", "mine"]
     assert (out / "below" / "00.txt").read_text() == "dear diary"
     assert result.files == [out / "below" / "00.txt", out / "below" / "01.txt", tmp_path / "p.html"]
@@ -85,15 +85,15 @@ def test_a_folder_that_cannot_be_filled_is_as_it_was(source: Path, tmp_path: Pat
     before = files(tmp_path)
     for problem in ({"source": tmp_path / "gone.txt"}, {"page": tmp_path / "file" / "p.html"}):
         with pytest.raises(DataError, match="this cannot be written"):
-            count(**{"source": source, "model": "run", "out": tmp_path / "a" / "b", **problem})  # type: ignore[arg-type]
+            count(**{"source": source, "model": "runs/it", "out": tmp_path / "a" / "b", **problem})  # type: ignore[arg-type]
         assert files(tmp_path) == before
 
 
 def test_a_printed_json_is_no_file(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = count(source, "run", json="-", times=1)
+    result = count(source, "runs/it", json="-", times=1)
     assert json.loads(capsys.readouterr().out) == result.as_json()
     assert result.files == []
-    told = {"source": str(source), "run": "run", "client": "", "notes": ["odd"], "count": 1}
+    told = {"source": str(source), "run": "runs/it", "client": "", "notes": ["odd"], "count": 1}
     assert result.as_json() == {**told, "skipped": [{"path": "0.mp4", "reason": "no"}]}
 
 
@@ -116,7 +116,7 @@ def app() -> typer.Typer:
 
 
 def test_a_terminal_sees_the_first_twenty_of_everything(app: typer.Typer, source: Path, tmp_path: Path) -> None:
-    said = CliRunner().invoke(app, [str(source), "--model", "run", "--times", "23", "-o", str(tmp_path / "out")])
+    said = CliRunner().invoke(app, [str(source), "--model", "runs/it", "--times", "23", "-o", str(tmp_path / "out")])
     assert said.exit_code == 0, said.output
     assert said.stdout.splitlines() == [
         "text.txt: 23",
@@ -133,13 +133,13 @@ def test_a_terminal_sees_the_first_twenty_of_everything(app: typer.Typer, source
 
 
 def test_names_that_are_no_text_are_printed_on_one_line(app: typer.Typer, tmp_path: Path) -> None:
-    said = CliRunner().invoke(app, [str(tmp_path / "a\nb\x1b[2J"), "--model", "run"])
+    said = CliRunner().invoke(app, [str(tmp_path / "a\nb\x1b[2J"), "--model", "runs/it"])
     assert said.stdout == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}[2J: 1\n"
 
 
 def test_an_interruption_says_what_is_kept(app: typer.Typer, source: Path) -> None:
-    said = CliRunner().invoke(app, [str(source), "--model", "run", "--times", "-1"])
+    said = CliRunner().invoke(app, [str(source), "--model", "runs/it", "--times", "-1"])
     assert (said.exit_code, said.stdout) == (130, "")
     assert said.stderr == "\nInterrupted. Nothing is lost.\n"
     with pytest.raises(KeyboardInterrupt):  # to a program it is what it was
-        count(source, "run", times=-1)
+        count(source, "runs/it", times=-1)

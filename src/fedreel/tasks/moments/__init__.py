@@ -5,7 +5,14 @@ from fedreel.systems import Demo, System, Verb
 SYSTEM = System(
     task="moments",
     cls="fedreel.tasks.moments.task:MomentRetrieval",
-    verbs=(Verb("find", "fedreel.tasks.moments.command:find", 'VIDEO "what happens"'),),
+    verbs=(
+        Verb(
+            "find",
+            "fedreel.tasks.moments.command:find",
+            'VIDEO "what happens"',
+            answers="fedreel.tasks.moments.find:find_moments",
+        ),
+    ),
     name="fedvmr",
     title="FedVMR",
     recipe="fedvmr",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedreel.machine.progress import Tell
+from fedreel.systems import resolve
 from fedreel.tasks.moments.result import Finding
 from fedreel.tasks.use.options import Client, Device, Json, Model, Page, Place, Request, out_is, source_is
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def find(
     source: Annotated[Place, source_is("A video file.")],
     sentence: Annotated[str, typer.Argument(help="What to find, in words.")],
-    model: Model,
+    model: Model = None,
     *,
     out: Annotated[Place | None, out_is("Write the moments as mp4 into this folder.")] = None,
     page: Page = None,
@@ -29,7 +30,10 @@ def find(
     tell: Tell | None = None,
 ) -> Finding:
     """Find the moments of a video that a sentence describes, with a trained model; and cut them out."""
-    from fedreel.tasks.moments.find import find_moments
+    from fedreel.tasks.use.models import declared_verb
 
-    request = Request.of(source, model, out=out, page=page, json=json, client=client, device=device, tell=tell)
-    return find_moments(request, sentence, top, features)
+    request = Request.of(
+        source, model, verb="find", out=out, page=page, json=json, client=client, device=device, tell=tell
+    )
+    verb = declared_verb(request.run, "find", "find moments")
+    return resolve(verb.answers)(request, sentence, top, features)

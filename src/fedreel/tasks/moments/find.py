@@ -27,7 +27,7 @@ from fedreel.tasks.moments.task import MomentRetrieval
 from fedreel.tasks.moments.text import tokens
 from fedreel.tasks.moments.windows import Found, answer, looks
 from fedreel.tasks.moments.windows import cut as cut_windows
-from fedreel.tasks.use.models import declared_verb, load_for, partition_record, trained_features
+from fedreel.tasks.use.models import load_for, partition_record, trained_features
 from fedreel.tasks.use.options import Request
 from fedreel.tasks.use.outputs import Places
 from fedreel.tasks.use.trust import read_trust, unlike_note
@@ -37,9 +37,8 @@ def find_moments(request: Request, sentence: str, top: int, features: Features |
     """Say when in a video a sentence comes true: the `top` likeliest moments. `features` are needed only for models
     whose features cannot be made from their name."""
     places = Places.of(request, "the clips", folder=True)
-    _check(request, places, sentence, top)
+    check(request, places, sentence, top)
     device = pick_device(request.device)
-    declared_verb(request.run, "find", "find moments")
     loaded, client = load_for(request.run, request.client, str(device))
     task = loaded.task
     assert isinstance(task, MomentRetrieval)
@@ -49,7 +48,7 @@ def find_moments(request: Request, sentence: str, top: int, features: Features |
     usual = float(partition_record(request.run).get("seconds", 0.0))
     windows = cut_windows(steps.line.seconds(steps.line.n_frames), usual)
     found = _answer(loaded, steps, question.tokens, top, windows)
-    moments = _moments(found, steps.line)
+    moments = moments_of(found, steps.line)
     record = read_trust(request.run, loaded, client)
     trust = record.of(looks(steps.rows, windows, task.length))
     cuts = [
@@ -62,11 +61,12 @@ def find_moments(request: Request, sentence: str, top: int, features: Features |
         client=client,
         trust=trust,
         notes=[
+            *request.notes,
             *record.notes,
             *unlike_note(trust, "this video"),
             *question.notes,
             *(cuts if len(windows) > 1 else []),
-            *_notes(steps.line, len(moments), top),
+            *notes_on(steps.line, len(moments), top),
         ],
         sentence=sentence,
         features=maker.name,
@@ -75,7 +75,7 @@ def find_moments(request: Request, sentence: str, top: int, features: Features |
         inside=found.inside.tolist(),
         unknown=question.unknown,
     )
-    return _write(finding, steps.line, places, request.tell)
+    return write(finding, steps.line, places, request.tell)
 
 
 def nearest_frames(line: Timeline, start: float, end: float) -> Span:
@@ -87,7 +87,7 @@ def nearest_frames(line: Timeline, start: float, end: float) -> Span:
     return first, max(first, stop - 1)
 
 
-def _check(request: Request, places: Places, sentence: str, top: int) -> None:
+def check(request: Request, places: Places, sentence: str, top: int) -> None:
     """Raise before any work if it could not be finished."""
     if top < 1:
         raise RecipeError("there is nothing to find", where="top", expected="1 or more", found=str(top))
@@ -96,20 +96,7 @@ def _check(request: Request, places: Places, sentence: str, top: int) -> None:
     places.check(request.source, "video")
 
 
-def _answer(
-    loaded: Loaded, steps: VideoSteps, tokens: np.ndarray, top: int, windows: Sequence[tuple[float, float]]
-) -> Found:
-    """What the model finds in these windows."""
-    net, task = loaded.model, loaded.task
-    assert isinstance(net, Grounder)
-    assert isinstance(task, MomentRetrieval)
-    found = answer(net, steps.rows, tokens, windows, task.length, top)
-    if not np.isfinite(found.inside).all() or np.isnan(found.scores).any():
-        raise RunError("the model gives no finite numbers", hint="its training diverged: try a lower train.lr")
-    return found
-
-
-def _moments(found: Found, line: Timeline) -> list[Moment]:
+def moments_of(found: Found, line: Timeline) -> list[Moment]:
     """Each has frames that no better one has: in a video of few frames, several spans may be the same to a viewer."""
     moments: list[Moment] = []
     seen: set[Span] = set()
@@ -121,7 +108,7 @@ def _moments(found: Found, line: Timeline) -> list[Moment]:
     return moments
 
 
-def _notes(line: Timeline, found: int, top: int) -> list[str]:
+def notes_on(line: Timeline, found: int, top: int) -> list[str]:
     notes = [f"{line.fault}; only what comes before was looked at"] if line.fault else []
     if line.n_frames == 1:
         notes.append("the video has one frame only")
@@ -130,7 +117,7 @@ def _notes(line: Timeline, found: int, top: int) -> list[str]:
     return notes
 
 
-def _write(finding: Finding, line: Timeline, places: Places, tell: Tell | None) -> Finding:
+def write(finding: Finding, line: Timeline, places: Places, tell: Tell | None) -> Finding:
     """All clips appear together with page and JSON, or none does."""
     clips = [] if places.out is None else [places.out / moment.clip for moment in finding.moments]
     for clip in clips:
@@ -146,6 +133,19 @@ def _write(finding: Finding, line: Timeline, places: Places, tell: Tell | None) 
             pictures = thumbnails(finding.source, line, {moment.middle for moment in finding.moments})
             page = draw_page(finding, pictures, clips, places.page.parent)
         return places.write(finding, page, clips)
+
+
+def _answer(
+    loaded: Loaded, steps: VideoSteps, tokens: np.ndarray, top: int, windows: Sequence[tuple[float, float]]
+) -> Found:
+    """What the model finds in these windows."""
+    net, task = loaded.model, loaded.task
+    assert isinstance(net, Grounder)
+    assert isinstance(task, MomentRetrieval)
+    found = answer(net, steps.rows, tokens, windows, task.length, top)
+    if not np.isfinite(found.inside).all() or np.isnan(found.scores).any():
+        raise RunError("the model gives no finite numbers", hint="its training diverged: try a lower train.lr")
+    return found
 
 
 def _cut(finding: Finding, line: Timeline, folder: Path, tell: Tell | None) -> int:

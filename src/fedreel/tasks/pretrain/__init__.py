@@ -5,7 +5,7 @@ from fedreel.systems import Demo, System, Verb
 SYSTEM = System(
     task="pretrain",
     cls="fedreel.tasks.pretrain.task:Pretrain",
-    verbs=(Verb("search", "fedreel.tasks.vision.search.command:search", "CLIP FOLDER"),),
+    verbs=(Verb("search", "fedreel.tasks.vision.search.command:search", "CLIP --in FOLDER"),),
     name="fedvssl",
     title="FedVSSL",
     recipe="fedvssl",

@@ -50,7 +50,7 @@ def show(run: Path, folder: Path) -> Exhibit:
                 for hit in similar.hits
             ),
         ],
-        command=f"fedreel search CLIP.mp4 FOLDER --model {shlex.quote(str(run))} --page similar.html",
+        command=f"fedreel search CLIP.mp4 --in FOLDER --model {shlex.quote(str(run))} --page similar.html",
         chance=chance,
         chance_is=f"guessing one of {Speed.classes}",
         noise=luck(chance, tested(run)),

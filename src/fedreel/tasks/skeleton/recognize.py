@@ -75,6 +75,7 @@ def recognize_motion(request: Request, top: int) -> MotionRecognition:
         top=top,
         trust=trust,
         notes=[
+            *request.notes,
             *record.notes,
             *unlike_note(trust, "this motion"),
             *([] if poses is None else _notes(poses, given[1])),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def summarize(
     source: Annotated[Place, source_is("A video file.")],
-    model: Model,
+    model: Model = None,
     *,
     out: Annotated[Place | None, out_is("Write the summary to this mp4.")] = None,
     page: Page = None,
@@ -32,5 +32,7 @@ def summarize(
     """Choose the shots of a video that a trained model finds most important; as an mp4, and as a page."""
     from fedreel.tasks.summary.summarize import summarize_video
 
-    request = Request.of(source, model, out=out, page=page, json=json, client=client, device=device, tell=tell)
+    request = Request.of(
+        source, model, verb="summarize", out=out, page=page, json=json, client=client, device=device, tell=tell
+    )
     return summarize_video(request, ratio, community, features, shots)

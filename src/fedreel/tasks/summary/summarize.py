@@ -74,7 +74,7 @@ def summarize_video(
         run=request.run,
         client=client,
         trust=trust,
-        notes=[*record.notes, *unlike_note(trust, "this video"), *notes, *remarks],
+        notes=[*request.notes, *record.notes, *unlike_note(trust, "this video"), *notes, *remarks],
         community=community,
         features=maker.name,
         shots_by=shots_by,

@@ -22,6 +22,7 @@ __all__ = [
     "make_summarizer",
     "mixture",
     "mixture_transformer",
+    "novelty",
     "plain",
     "vslstm",
 ]
@@ -99,6 +100,15 @@ def mixture_transformer(
     return Summarizer(backbone, _head(width, hidden, dropout, first_norm=True))
 
 
+def novelty(width_in: int, neighbours: int = 5) -> Summarizer:
+    """What a video shows rarely matters: steps score by how little they are like those that they are most like. There
+    is nothing to learn but how such numbers compare with people's scores, which changes no order of steps."""
+    head = nn.Linear(1, 1)
+    nn.init.ones_(head.weight)
+    nn.init.zeros_(head.bias)
+    return Summarizer(Novelty(neighbours), head)
+
+
 def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """P v, where P = softmax(q k^T / sqrt d) attends to real steps only. Tensors are (..., N, d), mask (..., N)."""
     return _hide(_logits(q, k), mask).softmax(-1) @ v
@@ -127,7 +137,31 @@ SUMMARIZERS: dict[str, Callable[..., Summarizer]] = {
     "vslstm": vslstm,
     "attention": attention_summarizer,
     "mixture_transformer": mixture_transformer,
+    "novelty": novelty,
 }
+
+
+class Novelty(nn.Module):
+    """Steps (B, N, D) to (B, N, 1): 1 less the mean cosine with the `neighbours` other steps of the video that are most
+    alike, brought to mean 0 and deviation 1 over the video."""
+
+    def __init__(self, neighbours: int) -> None:
+        super().__init__()
+        self.neighbours = neighbours
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
+        unit = nn.functional.normalize(x, dim=-1)
+        alike = unit @ unit.transpose(1, 2)
+        itself = torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
+        alike = alike.masked_fill(itself | ~real[:, None, :], -2.0)  # less than any cosine
+        nearest = alike.topk(min(self.neighbours, x.shape[1]), dim=2).values
+        there = nearest >= -1.5
+        found = 1 - (nearest * there).sum(2) / there.sum(2).clamp(min=1)
+        count = real.sum(1, keepdim=True)
+        mean = (found * real).sum(1, keepdim=True) / count
+        deviation = (((found - mean) * real).square().sum(1, keepdim=True) / count).sqrt()
+        return ((found - mean) / deviation.clamp(min=1e-4))[..., None]
 
 
 class AttentionLayer(nn.Module):

@@ -31,12 +31,12 @@ _WIDTHS = {"plain": 64, "efficientnet-lite0": 1280}
 @dataclass(frozen=True)
 class Summary(Task, Sequences, Accountable):
     """A summarizer on steps of `width_in` features. `width`, `blocks`, `heads`, `attention`, `block` and `positions`
-    are the Mixture Transformer's; vsLSTM takes `hidden` and `dropout`, the attention model `dropout`. The paper's
-    features are GoogLeNet's (width_in 1024) at 2 steps a second."""
+    are the Mixture Transformer's; vsLSTM takes `hidden` and `dropout`, the attention model `dropout`, novelty nothing.
+    The paper's features are GoogLeNet's (width_in 1024) at 2 steps a second."""
 
     sends: ClassVar = {"frames": "count"}
 
-    summarizer: Literal["vslstm", "attention", "mixture_transformer"] = "mixture_transformer"
+    summarizer: Literal["vslstm", "attention", "mixture_transformer", "novelty"] = "mixture_transformer"
     features: str = "plain"  # or efficientnet-lite0, run:FOLDER, or a name for features that come with the data
     width_in: int = 64  # how many there are of a step
     fps: float = 1.0  # steps a second
@@ -71,8 +71,10 @@ class Summary(Task, Sequences, Accountable):
             )
 
     def model(self) -> Summarizer:
-        options: dict[str, Any] = {"dropout": self.dropout}
-        if self.summarizer != "attention":
+        options: dict[str, Any] = {}
+        if self.summarizer != "novelty":
+            options["dropout"] = self.dropout
+        if self.summarizer in ("vslstm", "mixture_transformer"):
             options["hidden"] = self.hidden
         if self.summarizer == "mixture_transformer":
             options |= {"width": self.width, "blocks": self.blocks, "heads": self.heads}

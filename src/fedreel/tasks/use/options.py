@@ -13,10 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from fedreel.machine.progress import Tell
+from fedreel.zoo import find_model, unasked
 
 Place = Path | str
 
-Model = Annotated[Place, typer.Option("--model", help="A run directory, or the folder model/ in one.")]
+MODEL = "A run directory, the folder model/ in one, or a model of `fedreel models` [the one for this command]."
+Model = Annotated[Place | None, typer.Option("--model", help=MODEL)]
 Page = Annotated[Place | None, typer.Option("--page", help="Write a page with pictures; it opens offline.")]
 Json = Annotated[Place | None, typer.Option("--json", help="Write all that was found as JSON; - prints it instead.")]
 Client = Annotated[str, typer.Option("--client", help="Whose part of the model is used, where clients have their own.")]
@@ -49,13 +51,15 @@ class Request:
     client: str
     device: str
     tell: Tell | None
+    notes: tuple[str, ...] = ()  # what to know about the model, where the user has named none
 
     @classmethod
     def of(
         cls,
         source: Place,
-        model: Place,
+        model: Place | None,
         *,
+        verb: str = "",
         out: Place | None,
         page: Place | None,
         json: Place | None,
@@ -63,8 +67,12 @@ class Request:
         device: str,
         tell: Tell | None,
     ) -> Request:
-        """As a user says it."""
-        folder = Path(model)
+        """As a user says it. Without a model it is the one that comes with fedreel for the `verb`."""
+        own = unasked(verb) if model is None else None
+        folder = own.folder if own else find_model(model or "")
+        notes = (
+            (f"by {own.name}, which comes with fedreel: `fedreel models {own.name}` says what it is",) if own else ()
+        )
         run = folder.parent if folder.name == "model" and (folder / "card.json").is_file() else folder
         product, drawn, told = (None if place is None else Path(place) for place in (out, page, json))
-        return cls(Path(source).expanduser(), run, product, drawn, told, client, device, tell)
+        return cls(Path(source).expanduser(), run, product, drawn, told, client, device, tell, notes)

@@ -19,7 +19,7 @@ OUT = "Write the moving skeleton to this GIF; copy images or videos into this fo
 
 def recognize(
     source: Annotated[Place, source_is(SOURCE)],
-    model: Model,
+    model: Model = None,
     *,
     out: Annotated[Place | None, out_is(OUT)] = None,
     page: Page = None,
@@ -32,6 +32,8 @@ def recognize(
     """Say which action a moving skeleton shows, or what images or videos show, with a trained model; and draw it."""
     from fedreel.tasks.use.models import declared_verb
 
-    request = Request.of(source, model, out=out, page=page, json=json, client=client, device=device, tell=tell)
+    request = Request.of(
+        source, model, verb="recognize", out=out, page=page, json=json, client=client, device=device, tell=tell
+    )
     verb = declared_verb(request.run, "recognize", "recognise skeletons, images or videos")
     return resolve(verb.answers)(request, top)

@@ -20,13 +20,14 @@ from fedreel.models.r3d import R3D
 from fedreel.models.resnet import ResNet
 from fedreel.models.transformer import TransformerConfig
 from fedreel.runs.run import load
+from fedreel.zoo import find_model
 
 
 def export(model: Path | str, out: Path | str, *, client: str = "") -> list[str]:
     """Write the backbone of a run directory to a safetensors file that torchvision's r3d_18 or resnet reads, if width
     and blocks are theirs, or the model of transformers that it was made of; the names of its tensors. What LoRA has
     trained is added to the layers; the classifier is not in it."""
-    run, out = Path(model), Path(out)
+    run, out = find_model(model), Path(out)
     if out.is_dir():
         raise DataError("the weights would be a folder", where=str(out), expected="the name of a file")
     loaded = load(run)
@@ -48,7 +49,7 @@ def export(model: Path | str, out: Path | str, *, client: str = "") -> list[str]
 def export_lora(model: Path | str, out: Path | str, *, client: str = "") -> list[str]:
     """Write what LoRA has trained of a run's backbone to the folder `out`, for `peft.PeftModel.from_pretrained` on the
     backbone as it was before; the names of its tensors. The head is not in it."""
-    run, out = Path(model), Path(out)
+    run, out = find_model(model), Path(out)
     loaded = load(run)
     config = getattr(loaded.task, "backbone", None)
     if not isinstance(config, BackboneConfig) or config.tune != "lora":

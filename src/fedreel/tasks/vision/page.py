@@ -15,6 +15,7 @@ from fedreel.media.images import FORMATS, decode
 from fedreel.report.markup import Html, count, el, number, short, table
 from fedreel.report.pictures import RANKING, header, jpeg_link, percent, problems, ranking_bars
 from fedreel.report.shell import document, section
+from fedreel.tasks.use.result import NAMED
 from fedreel.tasks.vision.result import Album, FileRecognition
 
 LARGE, SMALL = 640, 240  # pixels of the longer side of a picture, alone and among others
@@ -70,7 +71,7 @@ def draw_album(album: Album, strips: Mapping[Path, np.ndarray]) -> str:
     ]
     body = el(
         "main",
-        problems(album.notes[:SHOWN]),
+        problems(album.notes[:NAMED]),
         section(album.what, f"The {album.what}", el("ol", cards, class_="album"), lead=_left_out(len(album.entries))),
         section("labels", "How many of each", _counts(album)),
         section("skipped", "Skipped", _skipped(album), lead=_left_out(len(album.skipped))) if album.skipped else None,

@@ -47,14 +47,14 @@ def recognize_files(request: Request, top: int, medium_of: Callable[[Contrasting
     loaded, client = load_for(request.run, request.client, str(device))
     assert isinstance(loaded.task, Contrasting)
     medium = medium_of(loaded.task)
-    _check_classes(loaded.task, request.run)
+    check_classes(loaded.task, request.run)
     paths = _listed(source, medium)
     _check_places(places, source, paths, medium)
     entries: list[FileRecognition] = []
     skipped: list[Broken] = []
     strips: dict[Path, np.ndarray] = {}
     record = read_trust(request.run, loaded, client)
-    names = _class_names(loaded, request.run)
+    names = class_names(loaded, request.run)
     for path, seen, answer in _answers(loaded, record, paths, medium, names, device, request.tell):
         if isinstance(seen, str):
             skipped.append(Broken(str(path), seen))
@@ -66,19 +66,44 @@ def recognize_files(request: Request, top: int, medium_of: Callable[[Contrasting
     if not entries:
         raise _unreadable(skipped, medium)
     if not source.is_dir():
-        one = replace(entries[0], notes=[*record.notes, *entries[0].notes])
-        return _write(one, entries, draw_file(one, strips.get(source)) if request.page else "", places)
+        only = replace(entries[0], notes=[*request.notes, *record.notes, *entries[0].notes])
+        page = draw_file(only, strips.get(source)) if request.page else ""
+        return _write(only, [only], page, places)
     album = Album(
         source=source,
         run=request.run,
         client=client,
         trust=record.trust,
-        notes=[*record.notes, *(f"{entry.source}: {note}" for entry in entries for note in entry.notes)],
+        notes=[
+            *request.notes,
+            *record.notes,
+            *(f"{entry.source}: {note}" for entry in entries for note in entry.notes),
+        ],
         skipped=skipped,
         what=medium.many,
         entries=entries,
     )
     return _write(album, entries, draw_album(album, strips) if request.page else "", places)
+
+
+def class_names(loaded: Loaded, run: Path) -> list[str]:
+    """As the run noted them when it began; else those of the recipe, or numbers."""
+    assert isinstance(loaded.task, Contrasting)
+    noted = next(iter(class_lists(run).values()), [])
+    names = noted or loaded.card["recipe"].get("data", {}).get("labels", [])
+    return [*names] if len(names) == loaded.task.classes else numbered_classes(loaded.task.classes)
+
+
+def check_classes(task: Contrasting, run: Path) -> None:
+    """Raise if the task's models have no classes."""
+    if task.objective == "views":
+        raise RunError(
+            "this run's model has no classes: it learned to tell views apart, not labels",
+            where=str(run),
+            expected="a run with task.objective = labels",
+            found="task.objective = views",
+            hint="`fedreel export` writes its backbone; a run with task.backbone.init=FILE learns labels from there",
+        )
 
 
 def _entry(
@@ -101,26 +126,6 @@ def _entry(
         fault=seen.fault,
         top=top,
     )
-
-
-def _class_names(loaded: Loaded, run: Path) -> list[str]:
-    """As the run noted them when it began; else those of the recipe, or numbers."""
-    assert isinstance(loaded.task, Contrasting)
-    noted = next(iter(class_lists(run).values()), [])
-    names = noted or loaded.card["recipe"].get("data", {}).get("labels", [])
-    return [*names] if len(names) == loaded.task.classes else numbered_classes(loaded.task.classes)
-
-
-def _check_classes(task: Contrasting, run: Path) -> None:
-    """Raise if the task's models have no classes."""
-    if task.objective == "views":
-        raise RunError(
-            "this run's model has no classes: it learned to tell views apart, not labels",
-            where=str(run),
-            expected="a run with task.objective = labels",
-            found="task.objective = views",
-            hint="`fedreel export` writes its backbone; a run with task.backbone.init=FILE learns labels from there",
-        )
 
 
 def _listed(source: Path, medium: Medium) -> list[Path]:

@@ -349,13 +349,28 @@ def test_a_model_that_diverged_is_told(trained: Path, films: Path, tmp_path: Pat
         search(films / "clip0.mp4", films, broken)
 
 
+# sentences
+
+
+def test_a_classifier_reads_by_the_names_of_its_classes(trained: Path, films: Path) -> None:
+    found = search("a circle rises", films, trained, top=100)
+    assert (found.sentence, len(found.hits), found.looked_at) == ("a circle rises", 5, 5)
+    assert [hit.similarity for hit in found.hits] == sorted((hit.similarity for hit in found.hits), reverse=True)
+    assert "the model knows no sentences; of its " in found.notes[0]
+    assert search("something else", films, trained).looked_at == 0, "the folder is looked at once"
+    with pytest.raises(RecipeError, match="classes have no places"):
+        search("a circle rises", films, trained, pooling="grid")
+    with pytest.raises(DataError, match="none of these words can be read"):
+        search("犬", films, trained)
+
+
 # JSON and command
 
 
 def test_the_command_prints_the_ranking_and_the_files(trained: Path, films: Path, tmp_path: Path) -> None:
     (films / "bad.mp4").write_text("dear diary")
     outputs = [tmp_path / "new" / "p.html", tmp_path / "new" / "p.json"]
-    options = [films, "--model", trained, "--top", 3, "--page", outputs[0], "--json", outputs[1]]
+    options = ["--in", films, "--model", trained, "--top", 3, "--page", outputs[0], "--json", outputs[1]]
     said = cli("search", films / "clip0.mp4", *options)
     assert said.code == 0, said.err
     made = search(films / "clip0.mp4", films, trained, top=3)
@@ -374,7 +389,7 @@ def test_the_command_prints_the_ranking_and_the_files(trained: Path, films: Path
 def test_names_that_are_no_text_are_printed_all_the_same(trained: Path, films: Path, tmp_path: Path) -> None:
     odd = os.fsdecode(os.fsencode(films) + b"/b\xe4r\n.mp4")
     os.rename(films / "clip1.mp4", odd)
-    said = cli("search", films / "clip0.mp4", films, "--model", trained, "--page", tmp_path / "p.html")
+    said = cli("search", films / "clip0.mp4", "--in", films, "--model", trained, "--page", tmp_path / "p.html")
     assert said.code == 0, said.err
     assert len(said.out.splitlines()) == 6
     assert "b%E4r%0A.mp4" in (tmp_path / "p.html").read_text()
@@ -387,12 +402,12 @@ def test_the_command_says_how_to_go_on_after_an_interruption(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Index, "refresh", stopped)
-    said = cli("search", films / "clip0.mp4", films, "--model", trained)
+    said = cli("search", films / "clip0.mp4", "--in", films, "--model", trained)
     assert (said.code, said.out) == (130, "")
     assert "run the same command again" in said.err
 
 
 def test_the_command_ends_with_status_2_when_something_is_wrong(trained: Path, films: Path) -> None:
-    said = cli("search", films / "none.mp4", films, "--model", trained)
+    said = cli("search", films / "none.mp4", "--in", films, "--model", trained)
     assert (said.code, said.out) == (2, "")
     assert "no such video file" in said.err

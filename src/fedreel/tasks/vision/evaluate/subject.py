@@ -24,6 +24,7 @@ from fedreel.tasks.classification import Classification
 from fedreel.tasks.use.classes import class_lists
 from fedreel.tasks.use.trust import read_trust
 from fedreel.tasks.vision.contrast import Contrasting
+from fedreel.zoo import find_model
 
 RANDOM = Path("random")  # as the model
 INIT = "task.backbone.init"
@@ -76,6 +77,7 @@ def _is_file_of_weights(model: Path) -> bool:
 
 
 def _of_run(folder: Path, client: str, device: str) -> Subject:
+    folder = find_model(folder)
     if not folder.exists():
         raise RunError(
             "there is no such model",

@@ -13,9 +13,9 @@ from fedreel.tasks.vision.search.result import Similar
 
 
 def search(
-    source: Annotated[Place, source_is("A video file, or with a CLIP a sentence: what to look for.")],
-    folder: Annotated[Place, typer.Argument(help="A folder of videos: where to look.")],
-    model: Model,
+    source: Annotated[Place, source_is("A video file, or a sentence: what to look for.")],
+    folder: Annotated[Place, typer.Option("--in", metavar="FOLDER", help="A folder of videos: where to look.")],
+    model: Model = None,
     *,
     out: Annotated[Place | None, out_is("Copy the most similar videos into this folder.")] = None,
     page: Page = None,
@@ -27,9 +27,11 @@ def search(
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Look at all videos anew.")] = False,
     tell: Tell | None = None,
 ) -> Similar:
-    """Find the videos of a folder that are most like a clip, with a trained model, or like a sentence, with the folder
-    of a CLIP as the model. The folder is looked at once."""
+    """Find the videos of a folder that are most like a clip or a sentence: by a trained model, or by the folder of a
+    CLIP. Sentences are compared with the names of a model's classes, or read by CLIP. The folder is looked at once."""
     from fedreel.tasks.vision.search.search import search_folder
 
-    request = Request.of(source, model, out=out, page=page, json=json, client=client, device=device, tell=tell)
+    request = Request.of(
+        source, model, verb="search", out=out, page=page, json=json, client=client, device=device, tell=tell
+    )
     return search_folder(request, Path(folder), top, pooling, rebuild)

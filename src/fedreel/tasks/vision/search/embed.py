@@ -19,6 +19,7 @@ from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.device import pick_device
 from fedreel.media.excerpts import EXCERPTS, Excerpts, clips_of, excerpts
 from fedreel.tasks.use.trust import Trust, read_trust
+from fedreel.tasks.vision.named import NamedClasses
 
 Pooling = Literal["mean", "grid"]
 POOLINGS: tuple[Pooling, ...] = ("mean", "grid")
@@ -69,6 +70,31 @@ class Embedder:
             clips = torch.from_numpy(seen.clips).to(self.device)
             mean = self.task.embed(self.model, clips, self.pooling).double().mean(0).cpu().numpy()
         return _of_length_1(mean)
+
+
+class ClassEmbedder:
+    """A run's classifier, by the names of its classes: of a video what its excerpts show, and sentences."""
+
+    def __init__(self, run: Path, client: str = "", pooling: str = "mean", device: str = "cpu") -> None:
+        if _pooling(pooling) != "mean":
+            raise RecipeError("classes have no places", where="pooling", expected="mean", found=pooling)
+        self.device = pick_device(device)
+        self.loaded, self.task = load_embedding(run, client, str(self.device))
+        self.classes = NamedClasses(self.loaded, run)
+        weights = fingerprint(self.loaded.model.state_dict(), f"{self.task} {self.classes.names}")
+        self.state = {"weights": weights, "pooling": f"classes {self.classes.fingerprint}", "excerpts": EXCERPTS}
+
+    def look(self, video: Path) -> Excerpts:
+        return excerpts(video, self.task.frames, self.task.side)
+
+    def vector(self, seen: Excerpts) -> np.ndarray:
+        with torch.inference_mode():
+            clips = torch.from_numpy(seen.clips).to(self.device)
+            logits = self.loaded.task.forward(self.loaded.model, (clips,)).logits
+        return _of_length_1(self.classes.seen(logits).astype(np.float64).mean(0))
+
+    def sentence(self, text: str) -> np.ndarray:
+        return self.classes.sentence(text)
 
 
 class ClipEmbedder:

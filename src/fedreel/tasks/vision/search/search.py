@@ -15,7 +15,7 @@ from fedreel.errors import DataError, Interrupted, RecipeError
 from fedreel.tasks.use.options import Request
 from fedreel.tasks.use.outputs import Places
 from fedreel.tasks.use.trust import Trust, unlike_note
-from fedreel.tasks.vision.search.embed import ClipEmbedder, Embedder
+from fedreel.tasks.vision.search.embed import ClassEmbedder, ClipEmbedder, Embedder
 from fedreel.tasks.vision.search.index import Index
 from fedreel.tasks.vision.search.page import draw_page
 from fedreel.tasks.vision.search.result import Hit, Similar
@@ -23,7 +23,8 @@ from fedreel.tasks.vision.search.result import Hit, Similar
 
 def search_folder(request: Request, folder: Path, top: int, pooling: str, rebuild: bool) -> Similar:
     """Rank the videos below a folder by how similar they are to a clip, with the model of a run directory whose task
-    says what vector a clip is, or to a clip or a sentence, with a CLIP in the format of `transformers`. The vectors of
+    says what vector a clip is; or to a sentence, by the names of a run's classes or a CLIP in the format of
+    `transformers`. The vectors of
     the folder are kept in the cache folder; `rebuild` makes them anew."""
     places = Places.of(request, "the copies", folder=True)
     listed = _check(request, places, folder, top)
@@ -44,7 +45,7 @@ def search_folder(request: Request, folder: Path, top: int, pooling: str, rebuil
         run=request.run,
         client=request.client,
         trust=trust,
-        notes=[*doubts, *_notes(index, compared, top, folder, skipped)],
+        notes=[*request.notes, *doubts, *_about(embedder, request), *_notes(index, compared, top, folder, skipped)],
         skipped=skipped,
         folder=folder,
         pooling=pooling,
@@ -75,10 +76,9 @@ def _check(request: Request, places: Places, folder: Path, top: int) -> list[cli
     """The folder's videos. Raises before any work if it could not be finished."""
     if top < 1:
         raise RecipeError("there is nothing to show", where="top", expected="1 or more", found=str(top))
-    if not request.source.is_file() and not (is_folder(request.run) and _reads(request.source)):
+    if not request.source.is_file() and not _reads(request.source):
         what = "a folder" if request.source.is_dir() else ""
-        hint = "a sentence works with a CLIP: give its folder as --model" if _reads(request.source) else ""
-        raise DataError("there is no such video file", where=str(request.source), found=what, hint=hint)
+        raise DataError("there is no such video file", where=str(request.source), found=what)
     listed = clip_index.find(folder)
     places.check(request.source, "clip", [folder / clip.path for clip in listed], "a video of the folder")
     places.check_apart(folder)
@@ -90,22 +90,28 @@ def _reads(source: Path) -> bool:
     return not source.exists() and (" " in str(source) or not (source.suffix or source.is_absolute()))
 
 
-def _embedder(request: Request, pooling: str) -> Embedder | ClipEmbedder:
+def _embedder(request: Request, pooling: str) -> Embedder | ClassEmbedder | ClipEmbedder:
     if not is_folder(request.run):
-        return Embedder(request.run, request.client, pooling, request.device)
+        kind = Embedder if request.source.is_file() else ClassEmbedder
+        return kind(request.run, request.client, pooling, request.device)
     if request.client:
         found = request.client
         raise RecipeError("a CLIP is nobody's own", where="--client", expected="a run as --model", found=found)
     return ClipEmbedder(request.run, pooling, request.device)
 
 
-def _asked(request: Request, embedder: Embedder | ClipEmbedder) -> np.ndarray:
-    if isinstance(embedder, ClipEmbedder) and not request.source.is_file():
-        return embedder.sentence(str(request.source))
-    return embedder.vector(embedder.look(request.source))
+def _asked(request: Request, embedder: Embedder | ClassEmbedder | ClipEmbedder) -> np.ndarray:
+    if request.source.is_file():
+        return embedder.vector(embedder.look(request.source))
+    assert not isinstance(embedder, Embedder)
+    return embedder.sentence(str(request.source))
 
 
-def _trusted(source: Path, embedder: Embedder | ClipEmbedder) -> tuple[Trust, list[str]]:
+def _about(embedder: Embedder | ClassEmbedder | ClipEmbedder, request: Request) -> list[str]:
+    return [embedder.classes.note(str(request.source))] if isinstance(embedder, ClassEmbedder) else []
+
+
+def _trusted(source: Path, embedder: Embedder | ClassEmbedder | ClipEmbedder) -> tuple[Trust, list[str]]:
     """How far a clip's hits are to be trusted, and what a user must know of that; of a CLIP nothing is known."""
     if not isinstance(embedder, Embedder):
         return Trust(), []

@@ -1,0 +1,32 @@
+"""The models that come with the package: a list of them, and what each is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fedreel.cli.tables import print_table
+from fedreel.machine import words
+from fedreel.zoo import Entry, entries, entry
+
+
+def add_commands(app: typer.Typer) -> None:
+    app.command()(models)
+
+
+def models(
+    name: Annotated[str, typer.Argument(help="Print this model's card: data, method, numbers, limits.")] = "",
+) -> None:
+    """The models that come with fedreel: what each does, and which one a command uses where no --model is given."""
+    if name:
+        typer.echo(entry(name).card.rstrip("\n"))
+        return
+    columns = ["name", "size", "does", "for", "data", "licence", "result"]
+    print_table(columns, [_row(one) for one in entries()])
+    typer.echo("* where no --model is given. `fedreel models NAME` prints a model's card.")
+
+
+def _row(one: Entry) -> list[str]:
+    verbs = ", ".join(f"{verb}*" if verb in one.unasked else verb for verb in one.verbs)
+    return [one.name, words.size(one.size), one.does, verbs, one.data, one.licence, one.result or "see its card"]
