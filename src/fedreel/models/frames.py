@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -15,6 +16,8 @@ from fedreel.errors import RecipeError
 from fedreel.models.backbone import Backbone, BackboneConfig, Clips, Images
 from fedreel.models.efficientnet import EfficientNetLite0Config
 from fedreel.registry import BACKBONES
+
+AT_ONCE = 4  # frames on a CPU, where nothing is learned: the maps of more do not stay in its cache
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,12 @@ class Frames(Backbone):
 
     def features(self, x: Tensor) -> Tensor:
         frames = x.transpose(1, 2).flatten(0, 1)
-        cells = self.image(frames)[..., None] if self.grid == 1 else self._cells(self.image.features(frames))
+        few = AT_ONCE if not (torch.is_grad_enabled() or x.is_cuda) else len(frames)
+        cells = torch.cat([self._seen(part) for part in frames.split(few)])
         return cells.unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2).unflatten(3, (self.grid, self.grid))
+
+    def _seen(self, frames: Tensor) -> Tensor:
+        return self.image(frames)[..., None] if self.grid == 1 else self._cells(self.image.features(frames))
 
     def _cells(self, maps: Tensor) -> Tensor:
         if maps.ndim != 4:
