@@ -229,7 +229,9 @@ def test_ledger_adds_up_to_the_bytes_of_the_summary(runs: list[Path]) -> None:
     head, *rows = table(cli("ledger", runs[0]))
     cells = [dict(zip(head, row)) for row in rows]
     assert {(c["client"], c["purpose"], c["departures"]) for c in cells} == {
-        (client, purpose, "2") for client in ("owner0", "owner1") for purpose in ("train", "evaluate")
+        (client, purpose, times)
+        for client in ("owner0", "owner1")
+        for purpose, times in (("train", "2"), ("evaluate", "2"), ("calibration_sums", "1"), ("calibration_bins", "1"))
     }
     trained = [c for c in cells if c["purpose"] == "train"]
     assert sum(int(c["bytes"].replace(",", "")) for c in trained) == summary["bytes_up"]
@@ -241,13 +243,14 @@ def test_ledger_of_one_client_by_rounds_and_as_json(runs: list[Path]) -> None:
     head, *rows = table(cli("ledger", runs[0], "--client", "owner1", "--rounds"))
     assert head == ["round", "client", "purpose", "bytes", "numbers"]
     assert [row[:3] for row in rows] == [
-        [str(r), "owner1", purpose] for r in (1, 2) for purpose in ("train", "evaluate")
+        *([str(r), "owner1", purpose] for r in (1, 2) for purpose in ("train", "evaluate")),
+        *(["3", "owner1", purpose] for purpose in ("calibration_sums", "calibration_bins")),
     ]
     lines = cli("ledger", runs[0], "--client", "owner1", "--json").out.splitlines()
     found = [json.loads(line) for line in lines]
     assert [str(r["bytes"]) for r in found] == [row[3] for row in rows]
     everyone = cli("ledger", runs[0] / "ledger.jsonl", "--json").out.splitlines()
-    assert len(everyone) == 8
+    assert len(everyone) == 12
     assert set(lines) < set(everyone)
     assert "did you mean 'owner1'" in refused("ledger", runs[0], "--client", "ownr1")
 
