@@ -22,6 +22,7 @@ from fedreel.tasks.moments.windows import Found
 from fedreel.tasks.use.models import load_for
 from fedreel.tasks.use.options import Request
 from fedreel.tasks.use.outputs import Places
+from fedreel.tasks.use.trust import read_trust
 from fedreel.tasks.vision.contrast import Contrasting
 from fedreel.tasks.vision.named import NamedClasses
 
@@ -43,11 +44,14 @@ def find_by_classes(request: Request, sentence: str, top: int, features: Feature
     likeness = steps.rows @ asked
     bounds = np.array([steps.line.seconds(int(frame)) for frame in [*steps.starts, steps.line.n_frames]])
     moments = moments_of(spans(likeness, bounds, top), steps.line)
+    record = read_trust(request.run, loaded, client)
+    about = [*record.notes, classes.note(sentence), LIKENESS]
     finding = Finding(
         source=request.source,
         run=request.run,
         client=client,
-        notes=[*request.notes, classes.note(sentence), LIKENESS, *notes_on(steps.line, len(moments), top)],
+        trust=record.trust,
+        notes=[*request.notes, *about, *notes_on(steps.line, len(moments), top)],
         sentence=sentence,
         features="names of classes",
         seconds=float(bounds[-1]),
