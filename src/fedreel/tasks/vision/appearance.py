@@ -10,23 +10,23 @@ from torch.nn import functional as F
 VERSION = 1  # of what `appearance` gives; another one makes nothing kept before fit
 LUMA = (0.299, 0.587, 0.114)
 SCALES = 3  # each half as fine as the one before
+AT_ONCE = 16  # clips that are looked at together
 FAINT = 1e-5  # of a squared difference of neighbours: less is as good as none
 
 
 def appearance(pixels: Tensor) -> Tensor:
     """Of clips (N, T, H, W, 3) or images (N, H, W, 3), of bytes or of floats up to 255: (N, D)."""
     clips = pixels if pixels.ndim == 5 else pixels[:, None]
-    return torch.stack([_one(clip) for clip in clips])
+    return torch.cat([_some(few) for few in clips.split(AT_ONCE)]) if len(clips) else torch.zeros(0, 1)
 
 
-def _one(clip: Tensor) -> Tensor:
-    rgb = clip.float() / 255
-    light = rgb @ torch.tensor(LUMA, device=clip.device)
+def _some(clips: Tensor) -> Tensor:
+    rgb = clips.float() / 255
+    light = rgb @ torch.tensor(LUMA, device=clips.device)  # (N, T, H, W)
     blue, red = rgb[..., 2] - light, rgb[..., 0] - light
-    found = [light.mean(), light.std(), blue.mean(), blue.std(), red.mean(), red.std()]
-    above, below = light.mean(0).tensor_split(2)
-    found += [above.mean() - below.mean()]
-    return torch.stack([*found, *_details(light[:, None])])
+    found = [number for values in (light, blue, red) for number in (_mean(values), values.flatten(1).std(1))]
+    above, below = light.tensor_split(2, dim=2)
+    return torch.stack([*found, _mean(above) - _mean(below), *_details(light)], 1)
 
 
 def _details(light: Tensor) -> list[Tensor]:
@@ -36,11 +36,16 @@ def _details(light: Tensor) -> list[Tensor]:
     found: list[Tensor] = []
     finer: Tensor | None = None
     for _ in range(SCALES):
-        across, down, along = (light.diff(dim=d).square() + FAINT for d in (3, 2, 0))
-        level = across.mean().log()
-        found += [level if finer is None else finer - level, down.mean().log() - level]
-        found += [along.mean().log() - level] if len(light) > 1 else []
-        found += [level - across.log().mean(), down.mean().log() - down.log().mean()]
+        across, down, along = (light.diff(dim=d).square() + FAINT for d in (3, 2, 1))
+        level = _mean(across).log()
+        found += [level if finer is None else finer - level, _mean(down).log() - level]
+        found += [_mean(along).log() - level] if light.shape[1] > 1 else []
+        found += [level - _mean(across.log()), _mean(down).log() - _mean(down.log())]
         finer = level
         light = F.avg_pool2d(light, 2, ceil_mode=True) if min(light.shape[2:]) > 2 else light
     return found
+
+
+def _mean(values: Tensor) -> Tensor:
+    """Of each clip."""
+    return values.flatten(1).mean(1)

@@ -20,6 +20,7 @@ from fedreel.errors import DataError, FedreelError, RecipeError, RunError
 from fedreel.reproduce import reproduce
 from fedreel.reproduce.fedvssl import SCALES
 from fedreel.runs.run import load
+from fedreel.runs.rundir import read_metrics
 from fedreel.tasks.pretrain.task import Pretrain
 from fedreel.tasks.recognition.task import Recognition
 from fedreel.tasks.vision.evaluate import evaluate as module
@@ -91,6 +92,37 @@ def test_the_folder_model_of_a_run_is_enough(trained: Path, bars: Path, tmp_path
     shutil.copytree(trained / "model", tmp_path / "elsewhere")
     found = fedreel.evaluate(tmp_path / "elsewhere", bars, only="retrieval", device="cpu")
     assert found.metrics == fedreel.evaluate(trained, bars, only="retrieval", device="cpu").metrics
+
+
+def test_answers_are_those_of_recognize_and_their_errors_those_of_its_confidence(
+    trained: Path, bars: Path, tmp_path: Path
+) -> None:
+    own = [path for path in bars.rglob("*.mp4") if path.parent.name in _classes(trained)]
+    for path in own:
+        copy = tmp_path / "own" / path.relative_to(bars)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    found = fedreel.evaluate(trained, tmp_path / "own", only="answers", device="cpu").metrics
+    answers = fedreel.recognize(tmp_path / "own" / "test", trained, device="cpu").entries
+    sure = torch.tensor([answer.confidence for answer in answers])
+    right = torch.tensor([answer.label == answer.source.parent.name for answer in answers]).double()
+    bins = (15 * sure).ceil()
+    parts = [float((sure - right)[bins == b].sum().abs()) for b in bins.unique()]
+    assert found["top1"] == pytest.approx(float(right.mean()))
+    assert found["ece"] == pytest.approx(sum(parts) / len(answers), abs=1e-5)
+    assert 0 <= found["ece uncalibrated"] <= 1
+
+
+def test_answers_of_other_classes_are_left_out_or_refused(trained: Path, bars: Path) -> None:
+    assert "does not name the classes" in refused(RecipeError, trained, bars, only="answers")
+    with pytest.MonkeyPatch.context() as patch:
+        quick = {name: (lambda trial, name=name: {name: 1.0}) for name in MEASURES}
+        patch.setattr(module, "MEASURES", MappingProxyType(quick))
+        assert [*fedreel.evaluate(trained, bars, device="cpu").metrics] == [*MEASURES][1:]
+
+
+def _classes(run: Path) -> list[str]:
+    return next(read_metrics(run, "partition"))["classes"]
 
 
 def test_neighbours_vote(tmp_path: Path) -> None:
