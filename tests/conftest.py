@@ -31,6 +31,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def own_cache(cache: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For modules that falsify what others would read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDREEL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two owners' tiny videos. Tests that change them take a copy."""

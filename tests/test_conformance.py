@@ -42,7 +42,9 @@ Stages = Callable[[str], Stage]
 
 
 @pytest.fixture(scope="module")
-def stages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
+def stages(
+    own_cache: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stages]:
     """Each engine's stage, started when it is first asked for. Its jobs are those of the tests that were chosen."""
     torch.set_num_threads(1)
     data = write_data(tmp_path_factory.mktemp("conformance"))

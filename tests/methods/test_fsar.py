@@ -73,7 +73,7 @@ def test_neither_topology_classifier_coefficients_nor_statistics_leave(
     assert any(name.endswith("temporal.weight") for name in tensors)
     for part in ("unique", "coefficients", "head.fc", "running_mean", "running_var", "num_batches"):
         assert not [name for name in tensors if part in name], part
-    assert numbers <= {"samples", "loss", "frames", "top1", "n"}
+    assert numbers <= {"samples", "loss", "frames", "top1", "n", "held_out", "learned"}
     kept = set(json.loads((tmp_path / "run" / "model" / "card.json").read_text())["private"])
     assert {n.rpartition(".")[2] for n in kept} >= {"unique", "running_mean", "running_var"}
     assert kept.isdisjoint(tensors)

@@ -110,7 +110,7 @@ def test_a_video_is_what_its_own_skeletons_are(video: Path, tmp_path: Path, monk
     assert [label for label, _ in by_video.ranking] == [label for label, _ in by_file.ranking]
     assert dict(by_video.ranking) == pytest.approx(dict(by_file.ranking), abs=1e-5)
     assert by_video.fps == by_file.fps == 10
-    assert "BlazePose" in by_video.notes[0]
+    assert any("BlazePose" in note for note in by_video.notes)
     assert "<image " in (tmp_path / "p.html").read_text()
 
 
