@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from fedreel.cli.tables import print_table
 from fedreel.machine import words
 from fedreel.zoo import Entry, entries, entry
 
@@ -22,11 +21,13 @@ def models(
     if name:
         typer.echo(entry(name).card.rstrip("\n"))
         return
-    columns = ["name", "size", "does", "for", "data", "licence", "result"]
-    print_table(columns, [_row(one) for one in entries()])
+    for one in entries():
+        typer.echo(_lines(one) + "\n")
     typer.echo("* where no --model is given. `fedreel models NAME` prints a model's card.")
 
 
-def _row(one: Entry) -> list[str]:
+def _lines(one: Entry) -> str:
     verbs = ", ".join(f"{verb}*" if verb in one.unasked else verb for verb in one.verbs)
-    return [one.name, words.size(one.size), one.does, verbs, one.data, one.licence, one.result or "see its card"]
+    told = {"for": verbs, "data": one.data, "licence": one.licence, "result": one.result}
+    rows = [f"  {what + ':':9}{text}" for what, text in told.items() if text]
+    return "\n".join([f"{one.name} ({words.size(one.size)}): {one.does}", *rows])
