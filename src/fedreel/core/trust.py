@@ -13,10 +13,7 @@ from torch import Tensor
 from fedreel.core.abilities import Accountable, Trials, able
 from fedreel.core.method import question
 from fedreel.core.update import Value
-from fedreel.metrics.calibration import (
-    binned,
-    loss_sums,
-)
+from fedreel.metrics.calibration import binned, loss_sums
 from fedreel.metrics.familiarity import Space, Sums, histogram, projected
 
 if TYPE_CHECKING:
