@@ -53,6 +53,20 @@ def test_features_are_the_model_s_vectors_of_the_steps_clips(trained: Path, film
     np.testing.assert_allclose(look(film, made, 2.0, None).rows, expected, atol=1e-6)
 
 
+def test_of_a_wide_video_they_see_the_middle_as_in_training(trained: Path, film: Path, tmp_path: Path) -> None:
+    frames = read(film)[0]
+    sides = np.random.default_rng(0).integers(0, 256, (24, 16, 8, 3), np.uint8)
+    wide = tmp_path / "wide.mp4"
+    write(wide, np.concatenate([sides, frames, sides], axis=2), 16)
+    made = make_features(f"run:{trained}")
+    clips = torch.from_numpy(read(wide)[0][:, :, 8:24].reshape(3, 8, 16, 16, 3)[:, spaced(8, 4)])
+    loaded = load(trained)
+    with torch.no_grad():
+        expected = loaded.task.embed(loaded.model, clips).numpy()  # type: ignore[attr-defined]
+    for found in (video_features(wide, made, 2.0).features, look(wide, made, 2.0, None).rows):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_a_projection_for_training_is_no_part_of_them(data: Path, film: Path, tmp_path: Path) -> None:
     projected = train(tmp_path / "run", data, **{"task.projection": 5})
     made = make_features(f"run:{projected}")

@@ -10,7 +10,8 @@ import numpy as np
 
 class Features(Protocol):
     """A step of a video as numbers. It sees `frames` evenly spaced frames of the step, scaled to `size` (h, w); where
-    it has a `picture` too, that makes them of frames as they are in the video."""
+    it has a `picture` too, that makes them of frames as they are in the video, or of frames whose shorter side has
+    `decoded` pixels, where it has that as well."""
 
     name: str
     width: int

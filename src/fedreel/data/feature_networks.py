@@ -18,6 +18,7 @@ from fedreel.data.feature_card import Features, card_of
 from fedreel.data.hugging_face import find_folder, read_scale
 from fedreel.data.input_scale import IMAGENET, LITE
 from fedreel.errors import RunError, nearest
+from fedreel.media.video import middle_square
 from fedreel.zoo import HERE, find_model
 
 if TYPE_CHECKING:
@@ -62,14 +63,18 @@ class ModuleFeatures:
 
 class RunFeatures:
     """What the model of a run makes of clips, if its task says what vector a clip is: the mean of its last map. The
-    clip of a step is as many of its frames as the task takes, evenly spaced."""
+    clip of a step is as many of its frames as the task takes, evenly spaced, and as in training the square in the
+    middle of each."""
+
+    picture = staticmethod(middle_square)
 
     def __init__(self, folder: Path) -> None:
         loaded, self.task = load_embedding(folder)
         self.model = loaded.model
-        self.name, self.frames, self.size = f"run:{folder}", self.task.frames, (self.task.side, self.task.side)
+        self.name, self.frames, self.decoded = f"run:{folder}", self.task.frames, self.task.side
+        self.size = (self.decoded, self.decoded)
         self.width = self(np.zeros((1, self.frames, *self.size, 3), np.uint8)).shape[1]
-        self._weights = fingerprint(self.model.state_dict(), f"{self.task}")
+        self._weights = fingerprint(self.model.state_dict(), f"{self.task}, the middle")
 
     def __call__(self, windows: np.ndarray) -> np.ndarray:
         with torch.inference_mode():

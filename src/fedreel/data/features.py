@@ -18,7 +18,7 @@ from fedreel.data.shards import spaced
 from fedreel.errors import DataError, FedreelError, RecipeError, nearest
 from fedreel.machine.cache import cache_folder
 from fedreel.media.packets import unreadable
-from fedreel.media.video import Reader
+from fedreel.media.video import Reader, Size
 
 STEPS_AT_ONCE = 32  # windows given to the features in one call
 MOST_BYTES = 200 * 2**20  # of a step's frames that are held whole
@@ -57,9 +57,9 @@ def make_features(name: str) -> Features:
     return FEATURES[name]()
 
 
-def size_of(features: Features) -> tuple[int, int] | None:
-    """The size (h, w) that frames are decoded to for these features; None: as they are."""
-    return None if picture_of(features) else features.size
+def size_of(features: Features) -> Size:
+    """The size that frames are decoded to for these features."""
+    return getattr(features, "decoded", None) if picture_of(features) else features.size
 
 
 class Window:

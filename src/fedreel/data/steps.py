@@ -51,7 +51,7 @@ def look(
             window = Window(features)
         while place >= end:
             end, count = round(count * length), count + 1
-        window.add(rgb(frame, size_of(features), scaler))
+        window.add(rgb(frame, size_of(features), scaler, film.pixel))
         if watch:
             watch(frame)
         if len(windows) == STEPS_AT_ONCE:

@@ -15,7 +15,7 @@ from av.video.reformatter import VideoReformatter
 
 from fedreel.media.frames import Film, Span, Timeline, select_frames
 from fedreel.media.packets import opened, reason, unreadable
-from fedreel.media.video import middle_square, rgb, shape, short_edge
+from fedreel.media.video import middle_square, rgb
 
 EXCERPTS = 10  # of a video
 
@@ -46,7 +46,7 @@ def clips_of(path: Path, which: Which, size: int, picture: Redrawn | None = None
     def square(frame: Any, pixel: Fraction) -> np.ndarray:
         if picture:
             return picture(rgb(frame, None, scaler))
-        return middle_square(rgb(frame, short_edge(shape(frame, pixel), size), scaler))
+        return middle_square(rgb(frame, size, scaler, pixel))
 
     pictures, line = chosen(path, which, square)
     places = which(line.n_frames)

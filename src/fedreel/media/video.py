@@ -17,6 +17,7 @@ from fedreel.errors import DataError
 from fedreel.media.packets import UNSTATED_FPS, opened, unreadable
 
 Size = tuple[int, int] | int | None  # height and width; or the shorter side, the other by the picture's shape; or as is
+SQUARE = Fraction(1)
 LONGEST = 4  # times the shorter side: what is longer still is squeezed to that
 
 SUFFIXES = frozenset([".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp"])
@@ -104,9 +105,7 @@ class Reader:
             pixel = pictures.stream.codec_context.sample_aspect_ratio or Fraction(1)
             for frame in pictures.frames():
                 try:
-                    pixels = rgb(
-                        frame, short_edge(shape(frame, pixel), size) if isinstance(size, int) else size, scaler
-                    )
+                    pixels = rgb(frame, size, scaler, pixel)
                 except (av.FFmpegError, ValueError) as error:
                     self.fault = pictures.broken(error)
                     return
@@ -141,10 +140,13 @@ def middle_corner(height: int, width: int) -> tuple[int, int]:
     return (height - side) // 2, (width - side) // 2
 
 
-def rgb(frame: Any, size: tuple[int, int] | None, scaler: Any) -> np.ndarray:
-    """One frame as a viewer sees it: scaled to (h, w), and upright where a phone stored it turned."""
+def rgb(frame: Any, size: Size, scaler: Any, pixel: Fraction = SQUARE) -> np.ndarray:
+    """One frame as a viewer sees it: scaled, and upright where a phone stored it turned. `pixel` is the shape of the
+    stream's pixels, width by height."""
     from av.video.reformatter import Interpolation
 
+    if isinstance(size, int):
+        size = short_edge(shape(frame, pixel), size)
     turns = round(frame.rotation / 90) % 4
     height, width = size or (frame.height, frame.width)
     if size is not None and turns % 2:
