@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,13 @@ pytest_plugins = ["support.durations", "support.trained"]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for processes that tests start: several tests run at once
 signal.signal(signal.SIGINT, signal.default_int_handler)  # tests press Ctrl-C; jobs in a shell's background ignore it
+
+
+def pytest_collection_finish() -> None:
+    """All that was imported stays: the garbage collector need not search it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
 
 
 @pytest.fixture(autouse=True)

@@ -73,7 +73,7 @@ def said(tree: Path, *words: object) -> str:
     env = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
     for name in [name for name in env if name.startswith("PYTEST_")]:
         del env[name]
-    done = run_python(*words, cwd=tree, env=env)
+    done = run_python(*words, cwd=tree, env=env, own_fedreel=False)
     assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

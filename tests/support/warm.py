@@ -1,4 +1,4 @@
-"""Python in processes of their own that need not import torch first: they are forked from one that has."""
+"""Python in processes of their own that need not import torch and fedreel first: they are forked from one that has."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["torch", "safetensors.torch", "rich.progress"])
+_processes.set_forkserver_preload(["support.preload"])
 
 
 def run_python(
-    *words: object, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 300
+    *words: object,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 300,
+    own_fedreel: bool = True,
 ) -> CompletedProcess[str]:
-    """`python WORDS` to its end, as `subprocess.run` does it: a script, `-m MODULE` or `-c CODE`, and its arguments."""
+    """`python WORDS` to its end, as `subprocess.run` does it: a script, `-m MODULE` or `-c CODE`, and its arguments. It
+    has the fedreel of the tests or, if not `own_fedreel`, the one on its path."""
     command = [str(word) for word in words]
     with tempfile.TemporaryDirectory() as folder:
         said = [Path(folder) / name for name in ("out", "err")]
-        process = _processes.Process(target=_run, args=(command, said, cwd or Path(), dict(env or os.environ)))
+        given = (command, said, cwd or Path(), dict(env or os.environ), own_fedreel)
+        process = _processes.Process(target=_run, args=given)
         process.start()
         process.join(timeout)
         if process.exitcode is None:
@@ -32,10 +38,13 @@ def run_python(
         return CompletedProcess(command, process.exitcode, *(path.read_text() for path in said))
 
 
-def _run(command: list[str], said: list[Path], cwd: Path, env: dict[str, str]) -> None:
+def _run(command: list[str], said: list[Path], cwd: Path, env: dict[str, str], own_fedreel: bool) -> None:
     for number, path in enumerate(said, 1):
         with open(path, "wb") as file:
             os.dup2(file.fileno(), number)
+    if not own_fedreel:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "fedreel"]:
+            del sys.modules[name]
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)

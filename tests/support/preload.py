@@ -1,0 +1,24 @@
+"""What commands of fedreel import, with nothing run and nothing registered: warm.py forks them from a process that has
+it."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import pkgutil
+
+import rich.progress  # noqa: F401
+import safetensors.torch  # noqa: F401
+import torch  # noqa: F401
+
+import fedreel.cli
+import fedreel.methods
+import fedreel.runs.run
+import fedreel.tasks
+
+for module in pkgutil.iter_modules(fedreel.methods.__path__, "fedreel.methods."):
+    importlib.import_module(module.name)
+for module in pkgutil.walk_packages(fedreel.tasks.__path__, "fedreel.tasks."):
+    if module.name.endswith(".task"):
+        importlib.import_module(module.name)
+gc.freeze()
