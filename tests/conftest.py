@@ -12,7 +12,11 @@ import pytest
 
 pytest_plugins = ["support.durations", "support.trained"]
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # for processes that tests start: several tests run at once
+# For processes that tests start: several tests run at once.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+QUICK = str(Path(__file__).parent / "support" / "quick")
+if QUICK not in (found := os.environ.get("PYTHONPATH", "")).split(os.pathsep):
+    os.environ["PYTHONPATH"] = os.pathsep.join([QUICK, *([found] if found else [])])
 signal.signal(signal.SIGINT, signal.default_int_handler)  # tests press Ctrl-C; jobs in a shell's background ignore it
 
 
