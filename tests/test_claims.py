@@ -13,6 +13,7 @@ import pytest
 from fedreel.errors import DataError
 from fedreel.reproduce.claims import ENOUGH, in_words, interval, judged, seeds_to_tell, t_quantile
 from fedreel.reproduce.claims_page import page
+from fedreel.reproduce.fsar import TABLES
 from fedreel.reproduce.spec import Claim
 from support.tiny import cli
 
@@ -95,7 +96,14 @@ def test_the_page_has_a_row_for_every_claim_and_the_command(tmp_path: Path) -> N
         " | **holds** | table1 [1] |" in text
     )
     assert "1. `fedreel reproduce fsar table1 --data sets`" in text
-    assert "table1: FSAR better than FedBN in top1_clients" in text  # claimed, and in no stored table
+    assert "table1 (8 claims)" in text  # of which none is in a stored table
+    (claim, *left) = TABLES["table1"].claims
+    content = json.loads((tmp_path / "table1.json").read_text())
+    content["claims"][0] |= {"better": claim.better, "worse": claim.worse, "metric": claim.metric}
+    (tmp_path / "table1.json").write_text(json.dumps(content))
+    text = page(tmp_path)
+    for claim in left:
+        assert f"table1: {claim.better} better than {claim.worse} in {claim.metric}" in text
     done = cli("reproduce", "--claims", str(tmp_path))
     assert (done.code, done.out) == (0, text)
 
