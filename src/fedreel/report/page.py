@@ -21,7 +21,11 @@ MOST_ROWS, MOST_RECIPE = 200, 100_000
 
 def write(folder: Path) -> Path:
     """Build report.html in a run's folder. Works at any moment of a run: what is missing is said in the page."""
-    run = read_run(Path(folder))
+    return save(Path(folder) / "report.html", draw(read_run(Path(folder))))
+
+
+def draw(run: Run) -> str:
+    """The page."""
     hover = "Hover, or focus and use the arrow keys, for values." if run.train or run.test else None
     sections = [
         ("curves", "Curves", curves(run), hover),
@@ -51,8 +55,7 @@ def write(folder: Path) -> Path:
     )
     name = run.label("system") or "run"
     title = f"{short(name)}, seed {run.label('seed') or '?'}: fedreel report"
-    html = document(title, header(run), nav, body, version=str(run.summary.get("fedreel") or ""))
-    return save(run.path / "report.html", html)
+    return document(title, header(run), nav, body, version=str(run.summary.get("fedreel") or ""))
 
 
 def _notes(run: Run) -> Html:

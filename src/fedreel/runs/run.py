@@ -33,6 +33,7 @@ from fedreel.machine.device import pick_device
 from fedreel.machine.files import new_folder
 from fedreel.registry import ENGINES
 from fedreel.runs.frozen import frozen_card, load_frozen, save_frozen, warn_of_random
+from fedreel.runs.now import Now
 from fedreel.runs.progress import ProgressLine
 from fedreel.runs.rundir import RunDir, check_place, read_summary, recipe_of, room_to_write
 from fedreel.runs.track import find_trackers
@@ -79,11 +80,13 @@ def run(
             return Result(out, read_summary(out))
         job = Job(recipe, task, method, device, out, folder.id, folder.start)
         trackers = find_trackers(recipe.track)
-        with closing(start_engine(job)) as engine, folder.writing():
+        title, rounds = recipe.system or recipe.method["name"], recipe.round.rounds
+        with closing(start_engine(job)) as engine, folder.writing(), closing(Now(out, rounds)) as now:
             progress = folder.begin(device, engine.blueprint.digest)
-            with ProgressLine(recipe.system or recipe.method["name"], recipe.round.rounds) as line:
+            now.write()
+            with ProgressLine(title, rounds) as line:
                 # the folder's round_done is the commit: last, so that all else of the round is written before it
-                watchers: list[Watcher] = [*(make(out) for make in trackers), *([] if quiet else [line]), folder]
+                watchers: list[Watcher] = [*(make(out) for make in trackers), *([] if quiet else [line]), now, folder]
                 fed = Federation(
                     engine,
                     method,
