@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from fedreel.cli import data, models, reports, sites, train, use
+from fedreel.cli import data, models, reports, sites, train, ui, use
 from fedreel.errors import FedreelError
 
 app = typer.Typer(
@@ -16,7 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Federated video understanding: train on video that may not leave its owners, then use the models.",
 )
-for commands in (train, reports, data, sites, models, use):
+for commands in (train, reports, data, sites, models, ui, use):
     commands.add_commands(app)
 
 

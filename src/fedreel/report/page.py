@@ -41,7 +41,7 @@ def draw(run: Run) -> str:
         ("costs", "What each round cost", costs(run), None),
         ("refused", "What was refused", refusals(run), None),
         ("departures", "What left the clients", departures(run), None),
-        ("notes", "Notes", _notes(run), None),
+        ("notes", "Notes", notes(run), None),
         ("others", "Other records", _others(run), None),
         ("recipe", "Recipe", _recipe(run), None),
     ]
@@ -58,7 +58,7 @@ def draw(run: Run) -> str:
     return document(title, header(run), nav, body, version=str(run.summary.get("fedreel") or ""))
 
 
-def _notes(run: Run) -> Html:
+def notes(run: Run) -> Html:
     if not run.notes:
         return el("p", "No notes were written.", class_="empty")
     items = [el("li", el("span", f"round {n['round']}", class_="round"), short(n["text"], 2000)) for n in run.notes]

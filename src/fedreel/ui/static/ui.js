@@ -1,0 +1,95 @@
+// Live parts by server-sent events, uploads with progress, and players whose moments can be clicked.
+"use strict";
+(() => {
+  // Markup from the server has its styles in data-style: the pages' policy allows none in the markup itself.
+  const dress = part => {
+    for (const e of part.querySelectorAll("[data-style]")) { e.style.cssText = e.dataset.style; e.removeAttribute("data-style"); }
+  };
+  const drawn = part => { dress(part); part.dispatchEvent(new CustomEvent("fedreel:drawn", { bubbles: true })); };
+  dress(document);
+
+  // A part that somebody is in with the keyboard is drawn anew when they leave it.
+  const waiting = new Map();
+  const put = (part, html) => {
+    if (part.contains(document.activeElement)) { waiting.set(part, html); return; }
+    waiting.delete(part);
+    const open = [...part.querySelectorAll("details")].map(d => d.open);
+    const scrolled = [...part.querySelectorAll(".scroll, .window")].map(e => [e.scrollTop, e.scrollLeft]);
+    part.innerHTML = html;
+    [...part.querySelectorAll("details")].forEach((d, i) => { if (open[i] !== undefined) d.open = open[i]; });
+    drawn(part);
+    [...part.querySelectorAll(".scroll, .window")].forEach((e, i) => { if (scrolled[i]) [e.scrollTop, e.scrollLeft] = scrolled[i]; });
+  };
+  document.addEventListener("focusout", () => setTimeout(() => { for (const [part, html] of [...waiting]) put(part, html); }, 0));
+
+  const rowOf = (body, name) => [...body.rows].find(r => r.cells[0].dataset.run === name);
+  function rows(table, changed, gone) {
+    const body = table.tBodies[0];
+    for (const name of gone) rowOf(body, name)?.remove();
+    for (const [name, html] of Object.entries(changed)) {
+      const holder = document.createElement("tbody");
+      holder.innerHTML = html;
+      const fresh = holder.rows[0], old = rowOf(body, name);
+      dress(fresh);
+      if (!old) { body.prepend(fresh); continue; }
+      // the cell with the tick stays as it is, and so does one that has the focus
+      for (let k = 1; k < fresh.cells.length; k++) {
+        if (!old.cells[k].contains(document.activeElement)) { old.cells[k].replaceWith(fresh.cells[k].cloneNode(true)); }
+      }
+    }
+    const none = document.querySelector("[data-none]");
+    if (none) none.hidden = body.rows.length > 0;
+  }
+
+  for (const live of document.querySelectorAll("[data-events]")) {
+    const source = new EventSource(live.dataset.events);
+    source.onmessage = event => {
+      const told = JSON.parse(event.data);
+      for (const [name, html] of Object.entries(told.parts ?? {})) {
+        const part = live.querySelector(`[data-part="${name}"]`);
+        if (part && part.dataset.html !== html) { part.dataset.html = html ?? ""; put(part, html ?? ""); }
+      }
+      if (told.rows || told.gone) rows(live.querySelector("table"), told.rows ?? {}, told.gone ?? []);
+      if (told.state && live.dataset.state && told.state !== live.dataset.state) location.reload();
+      if (told.go) location.replace(told.go);
+    };
+    addEventListener("pagehide", () => source.close());
+  }
+
+  // A choice that changes which fields there are loads the page with them.
+  for (const select of document.querySelectorAll("select[data-reload]")) {
+    select.addEventListener("change", () => select.form.requestSubmit(select.form.querySelector("button[data-show]")));
+  }
+
+  // A file that is dropped or chosen is sent at once; then it is in the list of videos.
+  for (const drop of document.querySelectorAll(".drop")) {
+    const input = drop.querySelector("input[type=file]"), bar = drop.querySelector("progress"), said = drop.querySelector("[role=status]");
+    const send = file => {
+      const request = new XMLHttpRequest();
+      request.open("POST", drop.dataset.to + "&name=" + encodeURIComponent(file.name));
+      request.upload.onprogress = e => { bar.hidden = false; bar.max = e.total || 1; bar.value = e.loaded; };
+      request.onload = () => {
+        if (request.status === 200) { const to = new URL(location.href); to.searchParams.set("source", JSON.parse(request.responseText).source); location.assign(to); }
+        else { bar.hidden = true; said.textContent = request.responseText; }
+      };
+      request.onerror = () => { bar.hidden = true; said.textContent = "The file was not taken: it is too large, or the server has gone."; };
+      said.textContent = "Sending " + file.name;
+      request.send(file);
+    };
+    input.addEventListener("change", () => { if (input.files[0]) send(input.files[0]); });
+    drop.addEventListener("dragover", e => { e.preventDefault(); drop.classList.add("over"); });
+    drop.addEventListener("dragleave", () => drop.classList.remove("over"));
+    drop.addEventListener("drop", e => { e.preventDefault(); drop.classList.remove("over"); if (e.dataTransfer.files[0]) send(e.dataTransfer.files[0]); });
+  }
+
+  document.addEventListener("click", event => {
+    const at = event.target.closest?.("[data-seek]");
+    if (!at) return;
+    const player = document.getElementById(at.dataset.player);
+    if (!player) return;
+    if (at.dataset.src && player.getAttribute("src") !== at.dataset.src) player.src = at.dataset.src;
+    const go = () => { player.currentTime = Number(at.dataset.seek); player.play().catch(() => {}); };
+    player.readyState >= 1 ? go() : player.addEventListener("loadedmetadata", go, { once: true });
+    player.scrollIntoView({ block: "nearest" });
+  });
+})();

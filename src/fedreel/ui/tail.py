@@ -1,0 +1,62 @@
+"""JSON lines that somebody goes on writing: each look reads only what is new."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+
+
+class Tail:
+    """Whole lines that have come since the last look. If the file was `cut` back, begin with another Tail."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.at = path, 0
+
+    def cut(self) -> bool:
+        """Whether the file is shorter than what was read of it."""
+        try:
+            return self.path.stat().st_size < self.at
+        except OSError:
+            return self.at > 0
+
+    def new(self) -> Iterator[Record]:
+        """Records since the last call; a line that is still being written waits for the next one."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.at)
+                content = file.read()
+        except OSError:
+            return
+        end = content.rfind(b"\n") + 1
+        self.at += end
+        yield from records(content[:end])
+
+
+def last_records(path: Path, most: int = 1 << 18) -> list[Record]:
+    """The records at the end of a file, as far as `most` bytes reach."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - most))
+            content = file.read()
+    except OSError:
+        return []
+    if size > most:
+        content = content[content.find(b"\n") + 1 :]
+    return list(records(content[: content.rfind(b"\n") + 1]))
+
+
+def records(content: bytes) -> Iterator[Record]:
+    """The JSON objects among lines; any other line is passed over."""
+    for line in content.splitlines():
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            yield record
