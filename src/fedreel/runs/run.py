@@ -70,7 +70,7 @@ def run(
     task, method = task or make_task(recipe), method or make_method(recipe)
     check_fit(task, method)
     warn_of_random(task)
-    start_engine = _engine_starter(recipe)
+    start_engine = engine_starter(recipe)
     if check_place(out, resume):  # before long work on the data
         task = _as_before(task, out)
     task = task.for_data(recipe.data, here=not getattr(ENGINES.lookup(recipe.engine["name"]), "at_sites", False))
@@ -157,6 +157,17 @@ def load(path: Path | str, *, model: str = GLOBAL, client: str = "", trained: in
     return Loaded(net.eval(), task, {**card, "not_trained": sorted(own - {*tensors} - {*private} - {*frozen})})
 
 
+def engine_starter(recipe: Recipe) -> Callable[[Job], Any]:
+    """What starts the recipe's engine; raises if it does not know a setting."""
+    name, settings = recipe.engine["name"], {k: v for k, v in recipe.engine.items() if k != "name"}
+    cls = ENGINES.lookup(name)
+    known = list(signature(cls.begin).parameters)[1:]
+    for key in settings:
+        if key not in known:
+            raise RecipeError(f"unknown key '{key}'", where=f"[engine] {name}", hint=nearest(key, known))
+    return lambda job: cls.begin(job, **settings)
+
+
 def _without_init(recipe: Recipe) -> Recipe:
     """What a finished model began with is not read again: the file may be gone by now."""
     backbone = recipe.task.get("backbone")
@@ -189,16 +200,6 @@ def _as_before(task: Task, out: Path) -> Task:
     before = recipe_of(out).task
     unset = [name for name in task.from_data if not getattr(task, name) and name in before]
     return replace(task, **{name: before[name] for name in unset})  # type: ignore[type-var]
-
-
-def _engine_starter(recipe: Recipe) -> Callable[[Job], Any]:
-    name, settings = recipe.engine["name"], {k: v for k, v in recipe.engine.items() if k != "name"}
-    cls = ENGINES.lookup(name)
-    known = list(signature(cls.begin).parameters)[1:]
-    for key in settings:
-        if key not in known:
-            raise RecipeError(f"unknown key '{key}'", where=f"[engine] {name}", hint=nearest(key, known))
-    return lambda job: cls.begin(job, **settings)
 
 
 def _assessed(job: Job, engine: Engine, fed: Federation) -> Assessment:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fedreel.errors import DataError, FedreelError, RunError
-from fedreel.ui import runs
+from fedreel.ui import new, runs
 from fedreel.ui.board import Board
 from fedreel.ui.guard import Guard
 from fedreel.ui.jobs import Queue
@@ -45,7 +45,7 @@ def make_app(
             queue.close()
 
     app = Starlette(
-        routes=[*runs.routes(), Route("/static/{name}", static)],
+        routes=[*runs.routes(), *new.routes(), Route("/static/{name}", static)],
         middleware=[Middleware(Guard, names=tuple(names), port=port, tls=tls, token=token, csrf=csrf)],
         exception_handlers={FedreelError: _told},
         lifespan=lifespan,
