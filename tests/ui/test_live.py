@@ -18,7 +18,7 @@ from fedreel.report.exchange import departures
 from fedreel.report.read import read_run
 from fedreel.ui.board import Board, find_runs
 from fedreel.ui.page import styled
-from fedreel.ui.tail import Tail, last_records
+from fedreel.ui.tail import Tail, from_the_end
 from fedreel.ui.watched import Watched
 
 
@@ -75,17 +75,28 @@ def test_a_tail_gives_each_whole_line_once(tmp_path: Path) -> None:
     assert tail.cut()
 
 
-def test_the_end_of_a_file_is_read_in_whole_lines(tmp_path: Path) -> None:
+@pytest.mark.parametrize("block", [1, 7, 64, 1 << 14])
+def test_a_file_is_read_from_its_end_in_whole_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr("fedreel.ui.tail.BLOCK", block)
     path = tmp_path / "x.jsonl"
-    write(path, [{"n": n} for n in range(1000)])
-    found = last_records(path, 100)
-    assert found == [{"n": n} for n in range(1000 - len(found), 1000)]
-    assert 1 < len(found) < 12
-    assert len(last_records(path)) == 1000
+    assert list(from_the_end(path)) == []
+    path.write_text('{"n": 9')
+    assert list(from_the_end(path)) == []  # it is being written
+    write(path, [{"n": n, "long": "x" * n} for n in range(50)], "w")
+    whole = [{"n": n, "long": "x" * n} for n in reversed(range(50))]
+    assert list(from_the_end(path)) == whole
+    with open(path, "a") as file:
+        file.write('{"n": 50')
+    assert list(from_the_end(path)) == whole
 
 
-def test_a_watched_run_shows_what_its_files_say_whenever_it_is_looked_at(run: Path) -> None:
+def test_a_watched_run_shows_what_its_files_say_whenever_it_is_looked_at(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watched = Watched(run)
+    monkeypatch.setattr("fedreel.ui.watched.pace", lambda draw: (draw(), 0.0))
     for r in range(4, 9):
         parts = watched.parts()
         whole = read_run(run)

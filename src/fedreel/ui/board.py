@@ -7,6 +7,7 @@ import json
 import os
 import statistics
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from typing import Any
 from fedreel.machine.alive import alive
 from fedreel.report.markup import finite
 from fedreel.report.read import Run, add_metrics, read_settings
-from fedreel.ui.tail import last_records
+from fedreel.ui.tail import from_the_end
 
 DEPTH = 4  # folders within folders
+PACE = 5  # rounds by which the time left is told
+MOST = 200  # records at the end of a run that are looked at
 FILES = ("recipe.toml", "summary.json", "metrics.jsonl", "now.json")
 Stamp = tuple[tuple[int, int], ...]
 
@@ -91,8 +94,7 @@ def read_now(folder: Path) -> dict[str, Any]:
 def read_row(name: str, folder: Path) -> Row:
     run, now = read_settings(folder), read_now(folder)
     if not run.complete:
-        for record in last_records(folder / "metrics.jsonl"):
-            _added(run, record)
+        _read_end(run)
     state = "complete" if run.complete else "running" if now else "interrupted"
     asked = run.recipe.get("round")
     rounds = int(finite((asked if isinstance(asked, dict) else {}).get("rounds")) or run.rounds)
@@ -113,16 +115,19 @@ def read_row(name: str, folder: Path) -> Row:
 
 def time_left(run: Run, rounds: int) -> float | None:
     """By the median of its last rounds."""
-    took = [finite(run.train[r].get("seconds")) for r in sorted(run.train)[-10:]]
+    took = [finite(run.train[r].get("seconds")) for r in sorted(run.train)[-PACE:]]
     known = [seconds for seconds in took if seconds is not None]
     return statistics.median(known) * max(0, rounds - run.rounds) if known else None
 
 
-def _added(run: Run, record: dict[str, Any]) -> None:
-    try:
-        add_metrics(run, record)
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        return  # the run's page names such lines
+def _read_end(run: Run) -> None:
+    """Its last rounds and its last test."""
+    for number, record in enumerate(from_the_end(run.path / "metrics.jsonl")):
+        with suppress(ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            if record["phase"] == "train" or (record["phase"] == "test" and not run.test):
+                add_metrics(run, record)  # the report names lines that cannot be read
+        if (len(run.train) >= PACE and run.test) or number >= MOST:
+            return
 
 
 def _stamp(folder: Path) -> Stamp:

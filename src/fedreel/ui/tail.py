@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
+BLOCK = 1 << 14
 
 
 class Tail:
@@ -37,18 +38,26 @@ class Tail:
         yield from records(content[:end])
 
 
-def last_records(path: Path, most: int = 1 << 18) -> list[Record]:
-    """The records at the end of a file, as far as `most` bytes reach."""
+def from_the_end(path: Path) -> Iterator[Record]:
+    """The records of a file, the last one first. No more is read than is asked for."""
     try:
         with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - most))
-            content = file.read()
+            at, rest, torn = file.seek(0, os.SEEK_END), b"", True
+            while at > 0:
+                step = min(at, max(BLOCK, len(rest)))
+                at -= step
+                file.seek(at)
+                head, *lines = (file.read(step) + rest).split(b"\n")
+                if torn and lines:
+                    lines.pop()  # nothing, or a line that is still being written
+                    torn = False
+                for line in reversed(lines):
+                    yield from records(line)
+                rest = head
+            if not torn:
+                yield from records(rest)
     except OSError:
-        return []
-    if size > most:
-        content = content[content.find(b"\n") + 1 :]
-    return list(records(content[: content.rfind(b"\n") + 1]))
+        return
 
 
 def records(content: bytes) -> Iterator[Record]:

@@ -22,6 +22,7 @@ from fedreel.ui.page import styled
 from fedreel.ui.tail import Record, Tail
 
 MOST_CLIENTS = 400
+OFTEN = 0.7  # seconds
 KINDS = {"train": "training", "evaluate": "testing", "ask": "answering"}
 STATES = ("working", "failed", "done", "waiting")
 SECTIONS = {  # of the page of a run under way, in their order
@@ -51,15 +52,19 @@ class Watched:
         self._metrics, self._ledger = Tail(self.folder / "metrics.jsonl"), Tail(self.folder / "ledger.jsonl")
         self._drawn: dict[str, Html] = {}
         self._seen: object = None
+        self._next = 0.0  # when the parts that take long to draw are drawn again
 
     def parts(self) -> dict[str, Html]:
-        """The parts of the page by name; those that nothing has happened to are not drawn again."""
+        """The parts of the page by name; those that nothing has happened to are not drawn again, and those of long runs
+        not often."""
         with self._lock:
             self._refresh()
             seen = (self._metrics.at, self._ledger.at, self.run.complete)
-            if seen != self._seen:
+            if seen != self._seen and time.monotonic() >= self._next:
                 self._seen = seen
-                self._drawn |= {name: styled(draw(self.run)) for name, draw in _DRAWN.items()}
+                drawn, wait = pace(lambda: {name: styled(draw(self.run)) for name, draw in _DRAWN.items()})
+                self._drawn |= drawn
+                self._next = time.monotonic() + wait
             self._drawn["tiles"] = styled(tiles(self.run))
             self._drawn["now"] = styled(_now(self.run, self.now))
             return dict(self._drawn)
@@ -89,11 +94,11 @@ class Watched:
 
 
 def pace(draw: Callable[[], Any]) -> tuple[Any, float]:
-    """What `draw` gives, and how long to wait before the next time: a second, or as long as keeps this below 1 % of a
+    """What `draw` gives, and how long to wait before the next time: OFTEN, or as long as keeps this below 1 % of a
     processor."""
     began = time.thread_time()
     made = draw()
-    return made, max(1.0, 100 * (time.thread_time() - began))
+    return made, max(OFTEN, 100 * (time.thread_time() - began))
 
 
 def _now(run: Run, now: dict[str, Any]) -> Html:
