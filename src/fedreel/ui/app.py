@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
@@ -13,14 +12,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fedreel.errors import DataError, FedreelError, RunError
-from fedreel.ui import new, runs
+from fedreel.ui import data_page, files, new, runs, sites_page, trying
 from fedreel.ui.board import Board
 from fedreel.ui.guard import Guard
 from fedreel.ui.jobs import Queue
 from fedreel.ui.page import error_page, static
 from fedreel.ui.places import Places
+from fedreel.ui.workshop import Workshop
 
-log = logging.getLogger(__name__)
+PARTS = (runs, new, files, trying, data_page, sites_page)
 
 
 def make_app(
@@ -34,25 +34,27 @@ def make_app(
     most_upload: int = 4 << 30,
 ) -> Starlette:
     """The pages over these places, for browsers that reach this server under these names."""
-    queue = Queue(places.own / "jobs")
+    queue, workshop = Queue(places.own / "jobs"), Workshop(places.results)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         queue.start()
+        workshop.start()
         try:
             yield
         finally:
             queue.close()
+            workshop.close()
 
     app = Starlette(
-        routes=[*runs.routes(), *new.routes(), Route("/static/{name}", static)],
+        routes=[*(route for part in PARTS for route in part.routes()), Route("/static/{name}", static)],
         middleware=[Middleware(Guard, names=tuple(names), port=port, tls=tls, token=token, csrf=csrf)],
         exception_handlers={FedreelError: _told},
         lifespan=lifespan,
     )
     app.state.places, app.state.csrf, app.state.queue = places, csrf, queue
-    app.state.board, app.state.watched = Board(places.runs), {}
-    app.state.most_upload = most_upload
+    app.state.board, app.state.watched, app.state.workshop = Board(places.runs), {}, workshop
+    app.state.most_upload, app.state.asked = most_upload, sites_page.Asked()
     return app
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from fedreel.errors import RunError
@@ -25,7 +22,8 @@ from fedreel.report.shell import section
 from fedreel.ui.board import Row
 from fedreel.ui.jobs import RUNNING, WAITING, Job
 from fedreel.ui.page import address, button, page, styled
-from fedreel.ui.watched import SECTIONS, Watched, pace
+from fedreel.ui.streams import stream
+from fedreel.ui.watched import SECTIONS, Watched
 
 REPORT_POLICY = (
     "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:;"
@@ -83,7 +81,7 @@ async def runs_events(request: Request) -> Response:
         told: dict[str, Any] = {"parts": {"queue": _queue(request)}}
         return told | ({"rows": new, "gone": gone} if new or gone else {})
 
-    return _stream(changes)
+    return stream(changes)
 
 
 async def run(request: Request) -> Response:
@@ -124,7 +122,7 @@ async def run_events(request: Request) -> Response:
         sent.update(new)
         return {"parts": new, "state": watched.state}
 
-    return _stream(changes)
+    return stream(changes)
 
 
 async def report(request: Request) -> Response:
@@ -297,19 +295,3 @@ def _watched(request: Request, folder: Path) -> Watched:
             known.pop(next(iter(known)))
         known[folder] = Watched(folder)
     return known[folder]
-
-
-def _stream(changes: Callable[[], dict[str, Any]]) -> Response:
-    """Server-sent events: what changed, about once a second, as long as somebody looks."""
-
-    async def events() -> AsyncIterator[str]:
-        yield "retry: 2000\n\n"
-        before = ""
-        while True:
-            told, wait = await run_in_threadpool(lambda: pace(changes))
-            text = json.dumps(told)
-            yield f"data: {text}\n\n" if text != before else ": still here\n\n"
-            before = text
-            await asyncio.sleep(wait)
-
-    return StreamingResponse(events(), media_type="text/event-stream")

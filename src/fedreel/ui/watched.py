@@ -19,10 +19,10 @@ from fedreel.report.page import notes
 from fedreel.report.read import Ledger, Run, add_ledger, add_metrics, read_settings
 from fedreel.ui.board import read_now, time_left
 from fedreel.ui.page import styled
+from fedreel.ui.streams import pace
 from fedreel.ui.tail import Record, Tail
 
 MOST_CLIENTS = 400
-OFTEN = 0.7  # seconds
 KINDS = {"train": "training", "evaluate": "testing", "ask": "answering"}
 STATES = ("working", "failed", "done", "waiting")
 SECTIONS = {  # of the page of a run under way, in their order
@@ -91,14 +91,6 @@ class Watched:
         assert self.run.ledger is not None
         for record in self._ledger.new():
             _safely(add_ledger, self.run.ledger, record)
-
-
-def pace(draw: Callable[[], Any]) -> tuple[Any, float]:
-    """What `draw` gives, and how long to wait before the next time: OFTEN, or as long as keeps this below 1 % of a
-    processor."""
-    began = time.thread_time()
-    made = draw()
-    return made, max(OFTEN, 100 * (time.thread_time() - began))
 
 
 def _now(run: Run, now: dict[str, Any]) -> Html:

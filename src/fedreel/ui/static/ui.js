@@ -61,6 +61,14 @@
     select.addEventListener("change", () => select.form.requestSubmit(select.form.querySelector("button[data-show]")));
   }
 
+  // The key Enter in one of several parts of a form means the button of this part.
+  document.addEventListener("keydown", event => {
+    const part = event.target.closest?.("[data-own-enter]");
+    if (event.key !== "Enter" || !part || event.target.tagName !== "INPUT") return;
+    event.preventDefault();
+    event.target.form.requestSubmit(part.querySelector("button[type=submit]"));
+  });
+
   // A file that is dropped or chosen is sent at once; then it is in the list of videos.
   for (const drop of document.querySelectorAll(".drop")) {
     const input = drop.querySelector("input[type=file]"), bar = drop.querySelector("progress"), said = drop.querySelector("[role=status]");
