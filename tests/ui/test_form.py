@@ -14,9 +14,10 @@ from starlette.testclient import TestClient
 from fedreel.config import as_table, load_recipe, parse_value, recipe_names
 from fedreel.errors import RecipeError
 from fedreel.ui.app import make_app
-from fedreel.ui.form import Form, as_arguments, blamed, check, toml
+from fedreel.ui.form import Form, as_arguments, blamed, check
 from fedreel.ui.jobs import read_jobs
 from fedreel.ui.places import Places
+from fedreel.ui.values import toml
 from support.recipes import WITHOUT_WEIGHTS
 
 BASE = "http://127.0.0.1:8377"

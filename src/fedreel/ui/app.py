@@ -52,6 +52,7 @@ def make_app(
         exception_handlers={FedreelError: _told},
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False
     app.state.places, app.state.csrf, app.state.queue = places, csrf, queue
     app.state.board, app.state.watched, app.state.workshop = Board(places.runs), {}, workshop
     app.state.most_upload, app.state.asked = most_upload, sites_page.Asked()

@@ -19,9 +19,9 @@ from fedreel.report.markup import Html, count, el, short
 from fedreel.report.read import Run, add_metrics
 from fedreel.report.shell import section
 from fedreel.ui.files import address_of
-from fedreel.ui.form import toml
 from fedreel.ui.page import address, button, page, styled, told
 from fedreel.ui.places import Places
+from fedreel.ui.values import toml
 from fedreel.ui.workshop import Ask
 
 DIVISIONS: dict[str, dict[str, Any]] = {
@@ -172,7 +172,8 @@ def _drawn(one: Ask, text: str, seed: str) -> Html:
 def _field(key: str, label: str, value: str, hint: str) -> Html:
     ident = f"d-{key}"
     box = el("input", type="text", id=ident, name=key, value=value, autocomplete="off", spellcheck="false")
-    return el("div", el("label", label, for_=ident), box, el("p", hint, class_="hint"), class_="field")
+    broad = " broad" if key == "partition" else ""
+    return el("div", el("label", label, for_=ident), box, el("p", hint, class_="hint"), class_=f"field{broad}")
 
 
 def _split(source: str) -> tuple[str, str]:

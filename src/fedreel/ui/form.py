@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
-import math
 import re
 import typing
 from collections.abc import Iterator, Mapping
@@ -21,6 +19,7 @@ from fedreel.errors import RecipeError
 from fedreel.registry import BACKBONES, ENGINES, METHODS, Registry
 from fedreel.runs.run import engine_starter
 from fedreel.ui.places import Places
+from fedreel.ui.values import toml
 
 Settings = dict[str, Any]
 HIDDEN = ("task.name", "system", "description")
@@ -162,21 +161,6 @@ def as_arguments(settings: Settings) -> tuple[str, ...]:
     return tuple(f"{key}={toml(value)}" for key, value in settings.items())
 
 
-def toml(value: Any) -> str:
-    """A value as TOML writes it, on one line."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if value != value else "inf" if value > 0 else "-inf"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(key)} = {toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    return str(value)
-
-
 @cache
 def comments(cls: type) -> dict[str, str]:
     """What the source says of a class's fields, at the end of their lines."""
@@ -209,10 +193,6 @@ def _equal(value: Any, before: Any) -> bool:
     if isinstance(value, bool) or isinstance(before, bool):
         return value is before
     return toml(value) == toml(before) or value == before
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
 
 
 def _backbone_name(recipe: Recipe) -> Any:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
@@ -16,9 +17,11 @@ from starlette.routing import Route
 from fedreel.config import load_recipe, recipe_names
 from fedreel.errors import FedreelError, RecipeError, RunError
 from fedreel.report.markup import Html, el, short
-from fedreel.ui.form import Field, Form, as_arguments, blamed, check
 from fedreel.ui.page import address, page, told
 from fedreel.ui.places import Places
+
+if TYPE_CHECKING:
+    from fedreel.ui.form import Field, Form
 
 MOST = 1 << 20  # bytes of a form
 NAME = re.compile(r"[^\W_][\w.+-]{0,99}")
@@ -59,6 +62,8 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def _start(request: Request, given: dict[str, str]) -> Response:
+    from fedreel.ui.form import as_arguments, blamed, check  # it needs torch, which the other pages do not
+
     places: Places = request.app.state.places
     settings, source = {}, ""
     try:
@@ -141,6 +146,8 @@ def _source(places: Places, given: Mapping[str, str]) -> str:
 
 def _form(places: Places, source: str, given: Mapping[str, str]) -> Form:
     """With the choices that were made, as far as this recipe has them."""
+    from fedreel.ui.form import Form
+
     sources = tuple(map(str, places.data))
     form = Form(source, {}, sources)
     choices = {key: given[key] for key in _there(form) if key in given and given[key] != form.fields()[key].value}
@@ -208,6 +215,8 @@ def _box(one: Field, given: str | None, wrong: Wrong) -> Html:
 
 
 def _named(name: str, wrong: Wrong) -> Html:
+    from fedreel.ui.form import Field
+
     box = Field("name", name, True, (), "The folder of the run, below that of all runs.")
     return el("fieldset", el("legend", "Run", class_="unseen"), el("div", _box(box, name, wrong), class_="fields"))
 

@@ -252,11 +252,20 @@ def _group(places: Places, root: str, names: list[str], chosen: str) -> Html:
     return el("optgroup", options, label=title)
 
 
-def _player(source: str) -> Html | None:
-    """The video itself, where a browser can play it."""
-    if not source or Path(source).suffix.lower() not in PLAYED:
-        return None
-    return el("video", src=address_of(*_split(source)), controls=True, preload="metadata", class_="player small")
+def _player(source: str) -> Html:
+    """The video itself, where a browser can play it; the script puts another one in when another is chosen."""
+    played = Path(source).suffix.lower() in PLAYED
+    address = address_of(*_split(source)) if played else None
+    return el(
+        "video",
+        src=address,
+        controls=True,
+        preload="metadata",
+        hidden=not played,
+        data_of="source",
+        data_played=" ".join(sorted(PLAYED)),
+        class_="player small",
+    )
 
 
 def _text(key: str, label: str, value: str) -> Html:

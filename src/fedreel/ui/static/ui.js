@@ -61,6 +61,15 @@
     select.addEventListener("change", () => select.form.requestSubmit(select.form.querySelector("button[data-show]")));
   }
 
+  // The player shows the video that is chosen, if a browser can play it.
+  for (const player of document.querySelectorAll("video[data-of]")) {
+    const select = document.getElementById(player.dataset.of), played = player.dataset.played.split(" ");
+    select.addEventListener("change", () => {
+      player.hidden = !played.some(end => select.value.toLowerCase().endsWith(end));
+      if (player.hidden) player.removeAttribute("src"); else player.src = "/files/" + select.value.split("/").map(encodeURIComponent).join("/");
+    });
+  }
+
   // The key Enter in one of several parts of a form means the button of this part.
   document.addEventListener("keydown", event => {
     const part = event.target.closest?.("[data-own-enter]");
