@@ -60,33 +60,38 @@ class Page:
         assert "exceptionDetails" not in told, (expression, told["exceptionDetails"])
         return told["result"].get("value")
 
-    def wait(self, expression: str, seconds: float = 60) -> Any:
+    def wait(self, expression: str, seconds: float = 60) -> None:
         """Until an expression is true; a page that is just being left is asked again."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             try:
-                value = self.js(expression)
+                if self.js(f"!!({expression})"):
+                    return
             except AssertionError:
-                value = None
-            if value:
-                return value
+                pass
             time.sleep(0.05)
         text = self.js("document.body ? document.body.innerText.slice(0, 3000) : ''")
         raise AssertionError(f"never true: {expression}\n{self.js('location.href')}\n{text}")
 
     def click(self, selector: str, text: str = "") -> None:
-        """What is found by a selector and, if wanted, by its text."""
-        found = self.wait(
+        """What is found by a selector and, if wanted, by its text; when it has come to rest and nothing covers it."""
+        find = (
             f"(() => {{ const e = [...document.querySelectorAll({json.dumps(selector)})]"
             f".find(e => e.textContent.trim().startsWith({json.dumps(text)}));"
-            " if (!e) return false; e.scrollIntoView({block: 'center'}); window.found = e; return true; })()"
+            " if (!e) return null; e.scrollIntoView({block: 'center'});"
+            " const b = e.getBoundingClientRect(), x = b.x + b.width / 2, y = b.y + b.height / 2;"
+            " return e.contains(document.elementFromPoint(x, y)) ? [x, y] : null; })()"
         )
-        assert found
-        box = self.js(
-            "(() => { const b = found.getBoundingClientRect(); return [b.x + b.width/2, b.y + b.height/2]; })()"
-        )
-        for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+        before, deadline = None, time.monotonic() + 60
+        while time.monotonic() < deadline:
+            at = self.js(find) if self.js("document.readyState") == "complete" else None
+            if at is not None and at == before:
+                for kind in ("mousePressed", "mouseReleased"):
+                    self.call("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], button="left", clickCount=1)
+                return
+            before = at
+            time.sleep(0.15)
+        raise AssertionError(f"cannot be clicked: {selector} {text}")
 
     def press(self, key: str, times: int = 1) -> None:
         codes = {"Tab": 9, "Enter": 13, "Space": 32}
