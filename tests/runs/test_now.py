@@ -99,3 +99,23 @@ def test_a_process_is_known_by_its_birth_and_not_by_its_number() -> None:
         child.wait()
     assert not alive(known)
     assert not interrupt(known)
+
+
+def test_what_is_written_between_two_clients_never_says_that_nobody_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(now, "OFTEN", 0.0)
+    monkeypatch.setattr(now, "SHARE", 0.0)
+    watcher = now.Now(tmp_path, 1)
+    watcher.work_begins(1, "train", ["a", "b", "c"])
+    written = []
+    for client, state in (("a", "working"), ("a", "done"), ("b", "working"), ("c", "working"), ("b", "failed")):
+        watcher.client_is(client, state)
+        written.append([*json.loads((tmp_path / now.NOW).read_text())["clients"].values()])
+    assert written == [
+        ["working", "waiting", "waiting"],
+        ["working", "waiting", "waiting"],  # not yet written that a is done
+        ["done", "working", "waiting"],
+        ["done", "working", "working"],
+        ["done", "failed", "working"],
+    ]

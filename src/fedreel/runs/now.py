@@ -26,15 +26,17 @@ class Now(Watcher):
         self.path = run / NOW
         self._said: dict[str, Any] = {**this_process(), "began": time.time(), "round": 0, "rounds": rounds, "kind": ""}
         self._clients: dict[str, str] = {}
+        self._working = 0  # clients that are
         self._next = 0.0
 
     def work_begins(self, round: int, kind: str, clients: Sequence[str]) -> None:
         self._said |= {"round": round, "kind": kind}
-        self._clients = dict.fromkeys(clients, "waiting")
+        self._clients, self._working = dict.fromkeys(clients, "waiting"), 0
 
     def client_is(self, client: str, state: str) -> None:
+        self._working += (state == "working") - (self._clients.get(client) == "working")
         self._clients[client] = state
-        if time.monotonic() >= self._next:
+        if self._working and time.monotonic() >= self._next:  # between two clients nobody is at work, for no time
             self.write()
 
     def round_done(self, progress: ServerState, sync: Callable[[], None]) -> None:
