@@ -42,6 +42,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "secret.toml").write_text("secret")
     (tmp_path / "data" / "link").symlink_to(tmp_path / "secret.toml")
     (tmp_path / "runs" / "link").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "runs" / "linked").mkdir()
+    (tmp_path / "runs" / "linked" / "recipe.toml").symlink_to(tmp_path / "secret.toml")
     return tmp_path
 
 
@@ -130,6 +132,20 @@ def test_no_path_leads_out_of_the_given_folders(folder: Path, owner: TestClient,
     assert owner.get("/run/report", params={"name": name}).status_code == 404
     assert inside(folder / "runs", name) is None
     assert inside(folder / "data", name) is None
+
+
+def test_a_run_whose_records_are_links_to_elsewhere_is_none(owner: TestClient) -> None:
+    assert owner.get("/run", params={"name": "linked"}).status_code == 404
+    assert owner.get("/run/report", params={"name": "linked"}).status_code == 404
+    assert "linked" not in owner.get("/").text
+
+
+def test_with_tls_the_cookie_is_for_tls_alone(folder: Path) -> None:
+    app = make_app(Places(folder / "runs"), names=("h",), port=8377, token=TOKEN, csrf=CSRF, tls=True)
+    client = TestClient(app, base_url="https://h:8377", follow_redirects=False)
+    assert "secure" in client.get("/", params={"token": TOKEN}).headers["set-cookie"].lower()
+    assert client.get("/", headers={"origin": "http://h:8377"}).status_code == 403
+    assert client.get("/", headers={"origin": "https://h:8377"}).status_code == 200
 
 
 def test_a_file_is_found_where_it_was_given(folder: Path) -> None:

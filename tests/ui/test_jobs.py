@@ -74,6 +74,9 @@ def test_jobs_run_one_after_another_and_end_as_they_ended(tmp_path: Path) -> Non
     assert all(earlier.ended <= later.began for earlier, later in pairwise(told))  # type: ignore[operator]
     assert queue.log(told[1].id) == "hello from b\n"
     assert [job.code for job in told] == [0, 2, 0]
+    for job in told:
+        queue.cancel(job.id)  # only what has failed is taken out
+    assert [job.id for job in queue.jobs()] == [told[0].id, told[2].id]
 
 
 def test_stop_is_ctrl_c_and_resume_is_another_job(tmp_path: Path) -> None:

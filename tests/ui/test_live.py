@@ -59,7 +59,9 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_tail_gives_each_whole_line_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("large", [3, 10, 1 << 22])
+def test_a_tail_gives_each_whole_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int) -> None:
+    monkeypatch.setattr("fedreel.ui.tail.LARGE", large)
     path = tmp_path / "x.jsonl"
     tail = Tail(path)
     assert list(tail.new()) == []

@@ -15,6 +15,7 @@ from typing import Any
 from fedreel.machine.alive import alive
 from fedreel.report.markup import finite
 from fedreel.report.read import Run, add_metrics, read_settings
+from fedreel.ui.places import leads_out
 from fedreel.ui.tail import from_the_end
 
 DEPTH = 4  # folders within folders
@@ -56,6 +57,8 @@ class Board:
         rows = []
         found = dict(find_runs(self.root))
         for name, folder in found.items():
+            if leads_out(folder, self.root):
+                continue
             stamp = _stamp(folder)
             kept = self._known.get(name)
             if kept is None or kept[0] != stamp or kept[1].state == "running":  # it may have been killed

@@ -94,11 +94,13 @@ class Queue:
         return job
 
     def cancel(self, id: str) -> None:
-        """Take a job out that has not begun."""
+        """Take a job out that has not begun, or one that has failed."""
         with self._lock:
             for job in self.jobs():
                 if job.id == id and job.state == WAITING:
                     self._keep(replace(job, state="cancelled", ended=time.time()))
+                elif job.id == id and job.state == "failed":
+                    self._forget(job)
 
     def stop(self, run: Path) -> bool:
         """What Ctrl-C does, to whoever works in this folder; False if nobody does."""
@@ -136,8 +138,7 @@ class Queue:
                     self._begin(job)
                     break
         for old in [job for job in jobs if job.state in ENDED][:-KEPT]:
-            for suffix in (".json", ".log"):
-                (self.folder / f"{old.id}{suffix}").unlink(missing_ok=True)
+            self._forget(old)
 
     def _begin(self, job: Job) -> None:
         job = replace(job, state=RUNNING, began=time.time())
@@ -168,6 +169,10 @@ class Queue:
                 return
             code = None
         self._keep(replace(job, state=_ending(job, code), ended=time.time(), code=code))
+
+    def _forget(self, job: Job) -> None:
+        for suffix in (".json", ".log"):
+            (self.folder / f"{job.id}{suffix}").unlink(missing_ok=True)
 
     def _keep(self, job: Job) -> None:
         write_atomic(self.folder / f"{job.id}.json", json.dumps(asdict(job), indent=1) + "\n")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedreel.errors import DataError, RunError
 
+RECORDS = ("recipe.toml", "run.json", "summary.json", "metrics.jsonl", "ledger.jsonl", "now.json")  # that pages read
 OWN = ".ui"  # in the folder of the runs: the queue, uploads, results
 
 
@@ -38,7 +40,7 @@ class Places:
     def run(self, name: str) -> Path:
         """A run by its name below the folder of the runs."""
         found = inside(self.runs, name)
-        if found is None or not (found / "recipe.toml").is_file():
+        if found is None or not (found / "recipe.toml").is_file() or leads_out(found, self.runs):
             raise RunError("there is no such run", where=name, expected=f"a run directory in {self.runs}")
         return found
 
@@ -74,3 +76,9 @@ def inside(root: Path, name: str) -> Path | None:
         return found if found.resolve().is_relative_to(root.resolve()) else None
     except (OSError, ValueError, RuntimeError):
         return None
+
+
+def leads_out(run: Path, root: Path) -> bool:
+    """Whether a record of a run is a link to a file elsewhere."""
+    links = [run / name for name in RECORDS if os.path.islink(run / name)]
+    return any(not link.resolve().is_relative_to(root.resolve()) for link in links)

@@ -267,7 +267,7 @@ def _queue(request: Request) -> Html | None:
         name = out.relative_to(request.app.state.places.runs).as_posix() if inside else out.name
         begun = (out / "recipe.toml").exists()
         title = el("a", short(name), href=address("/run", {"name": name})) if begun else el("strong", short(name))
-        act = button(request, "Take out", "/jobs/cancel", {"id": one.id}) if one.state == WAITING else None
+        act = button(request, "Take out", "/jobs/cancel", {"id": one.id}) if one.state != RUNNING else None
         log = el("a", "what it printed", href=address("/job", {"id": one.id})) if one.state != WAITING else None
         items.append(el("li", _badge(one.state), " ", title, " ", log, act))
     return el("section", el("h2", "Queue"), el("ul", items, class_="queue"), id="queue")

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
+from fedreel.errors import FedreelError
+
 T = TypeVar("T")
 OFTEN = 0.7  # seconds
 SHARE = 100
@@ -23,7 +25,10 @@ def stream(changes: Callable[[], dict[str, Any]]) -> Response:
         yield "retry: 2000\n\n"
         before = ""
         while True:
-            told, wait = await run_in_threadpool(lambda: pace(changes))
+            try:
+                told, wait = await run_in_threadpool(lambda: pace(changes))
+            except FedreelError:  # what it is about is gone; the page learns that when it asks again
+                return
             text = json.dumps(told)
             yield f"data: {text}\n\n" if text != before else ": still here\n\n"
             before = text

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
-BLOCK = 1 << 14
+BLOCK, LARGE = 1 << 14, 1 << 22
 
 
 class Tail:
@@ -30,12 +30,18 @@ class Tail:
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.at)
-                content = file.read()
+                rest = b""
+                while content := file.read(LARGE):  # a ledger can be larger than memory
+                    end = content.rfind(b"\n") + 1
+                    if not end:
+                        rest += content
+                        continue
+                    whole, left = rest + content[:end], content[end:]
+                    self.at += len(whole)
+                    rest = left
+                    yield from records(whole)
         except OSError:
             return
-        end = content.rfind(b"\n") + 1
-        self.at += end
-        yield from records(content[:end])
 
 
 def from_the_end(path: Path) -> Iterator[Record]:

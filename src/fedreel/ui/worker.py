@@ -104,7 +104,8 @@ def _search(options: Options, folder: Path, tell: Tell) -> dict[str, Any]:
         tell=tell,
     )
     for number, hit in enumerate(result.hits):
-        _pictures(result.folder / hit.path, [None], folder, number)
+        if _within(result.folder, hit.path):
+            _pictures(result.folder / hit.path, [None], folder, number)
     return _answer(result)
 
 
@@ -129,7 +130,8 @@ def _check(options: Options, folder: Path, tell: Tell) -> dict[str, Any]:
     bad = {finding.where for finding in report.problems}
     seen, shown = dict[str, int](), list[dict[str, str]]()
     for clip in report.clips:
-        if seen.get(clip.label, 0) < EACH and len(shown) < MOST and clip.path not in bad:
+        wanted = seen.get(clip.label, 0) < EACH and len(shown) < MOST and clip.path not in bad
+        if wanted and _within(place, clip.path):
             tell("drawing", len(shown) / MOST)
             if _pictures(place / clip.path, [None], folder, len(shown)):
                 seen[clip.label] = seen.get(clip.label, 0) + 1
@@ -160,6 +162,11 @@ def _pictures(video: Path, frames: list[int | None], folder: Path, first: int = 
     for number, picture in enumerate(pictures, first):
         (folder / f"picture-{number}.jpg").write_bytes(picture)
     return True
+
+
+def _within(folder: Path, name: str) -> bool:
+    """Whether a file lies there and is no link to another place: nothing else is shown."""
+    return (folder / name).resolve().is_relative_to(folder.resolve())
 
 
 def _answer(result: Any) -> dict[str, Any]:
