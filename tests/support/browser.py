@@ -69,7 +69,7 @@ class Page:
                     return
             except AssertionError:
                 pass
-            time.sleep(0.05)
+            time.sleep(0.1)
         text = self.js("document.body ? document.body.innerText.slice(0, 3000) : ''")
         raise AssertionError(f"never true: {expression}\n{self.js('location.href')}\n{text}")
 
