@@ -4,6 +4,7 @@ in a name."""
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 from starlette.testclient import TestClient
 
 from fedreel.errors import FedreelError
+from fedreel.machine.files import hold_lock
 from fedreel.ui.app import make_app
 from fedreel.ui.places import Places, inside
 from fedreel.ui.serve import check_listening
@@ -207,6 +209,24 @@ def test_loopback_needs_nothing_and_every_address_needs_a_name() -> None:
         check_listening(host, (), tls=False, unencrypted=False)
     with pytest.raises(FedreelError, match="--name"):
         check_listening("0.0.0.0", (), tls=True, unencrypted=False)
+
+
+def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    said = cli("ui", "--runs", tmp_path / "runs")
+    assert said.code == 2
+    assert "pip install 'fedreel[ui]'" in said.err
+    assert cli("jobs", "--runs", tmp_path / "runs").code == 0
+
+
+def test_one_folder_has_one_server(tmp_path: Path) -> None:
+    (tmp_path / "runs" / ".ui").mkdir(parents=True)
+    lock = hold_lock(tmp_path / "runs" / ".ui")
+    assert lock is not None
+    with lock:
+        said = cli("ui", "--runs", tmp_path / "runs")
+    assert said.code == 2
+    assert "another `fedreel ui`" in said.err
 
 
 def test_the_command_refuses_too(tmp_path: Path) -> None:

@@ -22,7 +22,10 @@ pytest.importorskip("websockets", reason="websockets is not installed")
 from support.browser import Page, browser, find_browser
 from support.tiny import SETTINGS, cli, sets
 
-pytestmark = pytest.mark.skipif(find_browser() is None, reason="no Chromium here: apt-get install chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_browser() is None, reason="no Chromium here: apt-get install chromium"),
+]
 
 HOSTILE = "<img src=x onerror=window.hacked=1>"
 ROUNDS = 90
@@ -133,7 +136,9 @@ def test_a_run_is_started_watched_stopped_resumed_and_outlives_the_server(page: 
     page.errors.clear()
     rounds = [json.loads(line) for line in (server.runs / "mine" / "metrics.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rounds if row["phase"] == "train"] == list(range(1, ROUNDS + 1))
-    said = cli("jobs", "--runs", server.runs).out
+    deadline = time.monotonic() + 60
+    while "running" in (said := cli("jobs", "--runs", server.runs).out) and time.monotonic() < deadline:
+        time.sleep(0.2)  # it writes its report
     assert [state in said for state in ("stopped", "done", "failed", "interrupted")] == [True, True, False, False]
 
 

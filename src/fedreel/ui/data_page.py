@@ -88,11 +88,13 @@ def _page(request: Request) -> Response:
     if not places.data:
         text = "No folder was given. Start the server with --data FOLDER, once for each folder that it may show."
         return page("Data", el("p", text, class_="empty"), at="Data")
-    rows = []
+    rows: list[Html | None] = []
     for root, folder in places.roots().items():
         if root.startswith("data"):
             rows.append(_row(request, root, folder.name, str(folder)))
-            rows += [_row(request, f"{root}/{name}", f"{folder.name}/{name}", "") for name in _folders(folder)]
+            within = [_row(request, f"{root}/{name}", f"{folder.name}/{name}", "") for name in _folders(folder)]
+            more = el("details", el("summary", "Folders in it"), el("ul", within, class_="queue"))
+            rows.append(el("li", more) if within else None)
     before = []
     for id in request.app.state.workshop.ids()[:50]:
         one = request.app.state.workshop.look(id)

@@ -126,8 +126,9 @@ def _kept(draft: Path, folder: Path, name: str) -> Path:
     for number in range(1, 10_000):
         target = folder / (name if number == 1 else f"{stem}-{number}{suffix}")
         try:
-            os.link(draft, target)
-            return target
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
             continue
+        os.replace(draft, target)
+        return target
     raise OSError("there are too many files of this name")

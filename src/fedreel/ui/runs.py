@@ -17,7 +17,7 @@ from fedreel.report.charts import Chart, Line, line_chart
 from fedreel.report.compare import COSTS, cell_text, compare_table
 from fedreel.report.markup import Html, duration, el, finite, quantity, score, short, table
 from fedreel.report.page import draw
-from fedreel.report.read import read_run, read_settings
+from fedreel.report.read import Run, read_run, read_settings
 from fedreel.report.shell import section
 from fedreel.ui.board import Row
 from fedreel.ui.jobs import RUNNING, WAITING, Job
@@ -87,15 +87,17 @@ async def runs_events(request: Request) -> Response:
 async def run(request: Request) -> Response:
     name = request.query_params.get("name", "")
     folder = request.app.state.places.run(name)
+    asked = await run_in_threadpool(read_settings, folder)
+    if asked.complete:
+        top = _head(request, name, asked, "complete")
+        source = address("/run/report", {"name": name})
+        frame = el("iframe", src=source, title=f"Report of {name}", sandbox="allow-scripts", class_="report")
+        return page(short(name), top, frame, at="Runs", badge=_badge("complete"))
     watched = _watched(request, folder)
     parts = await run_in_threadpool(watched.parts)
     state = watched.state
-    top = el("div", _head(request, name, watched), data_part="head")
+    top = el("div", _head(request, name, watched.run, state), data_part="head")
     log = _log(request, folder)
-    if state == "complete":
-        source = address("/run/report", {"name": name})
-        frame = el("iframe", src=source, title=f"Report of {name}", sandbox="allow-scripts", class_="report")
-        return page(short(name), top, frame, at="Runs", badge=_badge(state))
     sections = [
         section(anchor, title, el("div", parts[anchor], data_part=anchor)) for anchor, title in SECTIONS.items()
     ]
@@ -117,7 +119,7 @@ async def run_events(request: Request) -> Response:
     watched, sent = _watched(request, request.app.state.places.run(name)), dict[str, str]()
 
     def changes() -> dict[str, Any]:
-        parts = {**watched.parts(), "head": _head(request, name, watched)}
+        parts = {**watched.parts(), "head": _head(request, name, watched.run, watched.state)}
         new = {key: part for key, part in parts.items() if sent.get(key) != part}
         sent.update(new)
         return {"parts": new, "state": watched.state}
@@ -230,12 +232,11 @@ def _badge(state: str) -> Html:
     return el("span", state, class_=f"badge {BADGES.get(state, '')}".strip())
 
 
-def _head(request: Request, name: str, watched: Watched) -> Html:
+def _head(request: Request, name: str, run: Run, state: str) -> Html:
     """What the run is, and what can be done with it now."""
-    run, state = watched.run, watched.state
     facts = [(label, run.label(label)) for label in ("system", "method", "task", "engine", "device", "seed")]
     shown = [el("div", el("dt", label), el("dd", text)) for label, text in facts if text]
-    queued = _latest(request, watched.folder)
+    queued = _latest(request, run.path)
     waiting = queued is not None and queued.state in (WAITING, RUNNING)
     actions: list[object] = []
     if state == "running":

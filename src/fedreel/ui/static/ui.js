@@ -41,9 +41,24 @@
     if (none) none.hidden = body.rows.length > 0;
   }
 
+  const gone = document.createElement("p");
+  gone.setAttribute("role", "alert");
+  gone.className = "problems gone";
+  gone.hidden = true;
+  gone.textContent = "No more news: the server has ended, or was started again. Open the link that it printed.";
+  document.querySelector("main")?.prepend(gone);
+
   for (const live of document.querySelectorAll("[data-events]")) {
-    const source = new EventSource(live.dataset.events);
-    source.onmessage = event => {
+    let source = null, failed = 0;
+    const close = () => { source?.close(); source = null; };
+    const open = () => {
+      close();
+      source = new EventSource(live.dataset.events);
+      source.onopen = () => { failed = 0; gone.hidden = true; };
+      source.onerror = () => { gone.hidden = ++failed < 2 && source?.readyState !== EventSource.CLOSED; };
+      source.onmessage = heard;
+    };
+    const heard = event => {
       const told = JSON.parse(event.data);
       for (const [name, html] of Object.entries(told.parts ?? {})) {
         const part = live.querySelector(`[data-part="${name}"]`);
@@ -51,9 +66,12 @@
       }
       if (told.rows || told.gone) rows(live.querySelector("table"), told.rows ?? {}, told.gone ?? []);
       if (told.state && live.dataset.state && told.state !== live.dataset.state) location.reload();
-      if (told.go) location.replace(told.go);
     };
-    addEventListener("pagehide", () => source.close());
+    open();
+    // a tab that nobody sees asks for nothing
+    document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else if (!source) open(); });
+    addEventListener("pagehide", close);
+    addEventListener("pageshow", () => { if (!source) open(); });
   }
 
   // A choice that changes which fields there are loads the page with them.
