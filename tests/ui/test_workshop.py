@@ -105,6 +105,14 @@ def test_work_can_be_stopped_and_forgotten(shop: Workshop) -> None:
             shop.look(name)
 
 
+def test_a_server_that_ends_leaves_what_it_worked_on_interrupted(shop: Workshop) -> None:
+    id = shop.ask("check", {"do": "wait"}, {})
+    until(lambda: shop.look(id).share == 0.25)
+    shop.close()
+    shop._thread.join(20)
+    assert Workshop(shop.folder).look(id).state == "interrupted"
+
+
 def test_what_was_under_way_when_the_server_ended_is_interrupted(tmp_path: Path) -> None:
     made = Workshop(tmp_path / "results")
     id = made.ask("check", {}, {})

@@ -152,6 +152,7 @@ def _page(request: Request, given: Mapping[str, str], error: FedreelError | None
         el("p", class_="hint", role="status"),
         class_="drop",
         data_to=address("/uploads", {"csrf": csrf}),
+        data_most=request.app.state.most_upload,
     )
     groups = [_group(places, root, names, source) for root, names in sources.items() if names]
     first = el("option", "(none)", value="")

@@ -49,13 +49,14 @@ class Workshop:
         self._waiting: queue.Queue[str | None] = queue.Queue()
         self._known: dict[str, tuple[str, str, float]] = {}  # state, what, share
         self._process: subprocess.Popen[str] | None = None
-        self._at = ""
+        self._at, self._closing = "", False
         self._thread = threading.Thread(target=self._work, daemon=True, name="workshop")
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
+        self._closing = True
         self._waiting.put(None)
         if self._process is not None:
             self._process.kill()
@@ -129,6 +130,8 @@ class Workshop:
         except OSError:
             pass  # it is gone
         self._process = None
+        if self._closing:
+            return
         problem = "The process that worked on it died. A decoder that crashes on a damaged video does that."
         self._end(id, "failed", {"problem": problem})
 

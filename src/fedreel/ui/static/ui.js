@@ -100,6 +100,8 @@
   for (const drop of document.querySelectorAll(".drop")) {
     const input = drop.querySelector("input[type=file]"), bar = drop.querySelector("progress"), said = drop.querySelector("[role=status]");
     const send = file => {
+      const most = Number(drop.dataset.most);
+      if (file.size > most) { said.textContent = `The file is too large: it has ${(file.size / 1e9).toPrecision(3)} GB, and ${(most / 1e9).toPrecision(3)} GB are taken.`; return; }
       const request = new XMLHttpRequest();
       request.open("POST", drop.dataset.to + "&name=" + encodeURIComponent(file.name));
       request.upload.onprogress = e => { bar.hidden = false; bar.max = e.total || 1; bar.value = e.loaded; };
