@@ -196,7 +196,9 @@ def _box(one: Field, given: str | None, wrong: Wrong) -> Html:
     ident = "f-" + one.key.replace(".", "-")
     bad = one.key in wrong.fields and wrong.error is not None
     said = " ".join(filter(None, [f"{ident}-hint" if one.hint else "", f"{ident}-why" if bad else ""])) or None
-    shared = {"id": ident, "name": one.key, "aria_describedby": said, "aria_invalid": "true" if bad else None}
+    first = bad and one.key == min(wrong.fields)
+    shared: dict[str, object] = {"id": ident, "name": one.key, "aria_describedby": said, "autofocus": first}
+    shared["aria_invalid"] = "true" if bad else None
     if one.choices:
         known = one.choices if text in one.choices else (*one.choices, text)
         options = [el("option", name or "(none)", value=name, selected=name == text) for name in known]
