@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 HOSTILE = "<img src=x onerror=window.hacked=1>"
-ROUNDS = 90
+TRAINING = 8.0  # seconds that the run takes which is stopped, resumed and left alone: long enough to be seen at it
 DONE = "document.querySelector('h1 .badge')?.textContent === 'done'"
 
 
@@ -37,6 +37,9 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.runs = folder, folder / "runs"
+        rows = [json.loads(line) for line in (self.runs / "base" / "metrics.jsonl").read_text().splitlines()]
+        took = min(row["seconds"] for row in rows if row["phase"] == "train")
+        self.rounds = min(max(round(TRAINING / took), 30), 2000)
         self.begin()
 
     def begin(self) -> None:
@@ -113,7 +116,7 @@ def test_a_run_is_started_watched_stopped_resumed_and_outlives_the_server(page: 
     page.wait("document.querySelector('#f-round-rounds-why')")
     assert "wrong type of value" in page.js("document.querySelector('#f-round-rounds-why').textContent")
     page.errors.clear()  # the browser remarks on the status 422
-    fill(page, "round.rounds", str(ROUNDS))
+    fill(page, "round.rounds", str(server.rounds))
     page.click("button", "Start")
     page.wait("location.pathname === '/'")
     page.click("a[href='/run?name=mine']", "mine")
@@ -135,7 +138,7 @@ def test_a_run_is_started_watched_stopped_resumed_and_outlives_the_server(page: 
     page.wait("document.querySelector('iframe.report')")
     page.errors.clear()
     rounds = [json.loads(line) for line in (server.runs / "mine" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["round"] for row in rounds if row["phase"] == "train"] == list(range(1, ROUNDS + 1))
+    assert [row["round"] for row in rounds if row["phase"] == "train"] == list(range(1, server.rounds + 1))
     deadline = time.monotonic() + 60
     while "running" in (said := cli("jobs", "--runs", server.runs).out) and time.monotonic() < deadline:
         time.sleep(0.2)  # it writes its report

@@ -37,7 +37,7 @@ def places(tmp_path: Path) -> Places:
         keys.make_site_keys(tmp_path / name, name)
         server.enroll(made, tmp_path / name / "site.pub")
         (made.path / "sites" / f"{name}.json").write_text(json.dumps({"node": f"node-{name}"}))
-    for name, content in (("good", {"complete": True, "rounds": 7, "metrics": {}}), ("half", {}), ("gone", None)):
+    for name, content in (("good", {"complete": True, "rounds": 7, "bytes_up": 12_000}), ("half", {}), ("gone", None)):
         out = tmp_path / "runs" / name
         if content is not None:
             out.mkdir(parents=True)
@@ -55,6 +55,7 @@ def test_a_server_that_does_not_run_tells_who_is_enrolled_and_what_was_submitted
     for part in ("not running", "port 8123", "north", "south", "enrolled", "finished", "not finished", "missing"):
         assert part in text, part
     assert "/run?name=good" in text
+    assert "12 kB" in text
     lines: list[str] = []
     assert places.server is not None
     status.show(places.server, lines.append)

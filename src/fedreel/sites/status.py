@@ -28,6 +28,8 @@ class Submitted:
     out: Path
     state: str
     rounds: int
+    received: int = 0  # bytes that came from the sites, and that went to them, without those of tests
+    sent: int = 0
 
     def __str__(self) -> str:
         if self.state == "finished":
@@ -89,7 +91,9 @@ def show(folder: Path, say: Callable[[str], None]) -> None:
 def _job(out: Path) -> Submitted:
     summary = read_summary(out)
     if summary.get("complete"):
-        return Submitted(out, "finished", int(summary["rounds"]))
+        return Submitted(out, "finished", *(int(summary.get(key, 0)) for key in ("rounds", "bytes_up", "bytes_down")))
     if not (out / "metrics.jsonl").exists():
         return Submitted(out, "missing", 0)
-    return Submitted(out, "not finished", max((row["round"] for row in read_metrics(out, "train")), default=0))
+    rows = [*read_metrics(out, "train")]
+    received, sent = (sum(int(row.get(key, 0)) for row in rows) for key in ("bytes_up", "bytes_down"))
+    return Submitted(out, "not finished", max((row["round"] for row in rows), default=0), received, sent)

@@ -13,7 +13,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fedreel.errors import FedreelError
-from fedreel.report.markup import Html, el, short, table
+from fedreel.machine.words import size
+from fedreel.report.markup import Html, el, quantity, short, table
 from fedreel.report.shell import section
 from fedreel.ui.page import address, page, styled, told
 from fedreel.ui.places import Places
@@ -80,12 +81,25 @@ def _drawn(request: Request) -> Html:
     server = el("p", el("code", str(found.path)), f", port {found.port} ", running)
     problem = el("ul", el("li", found.problem), class_="problems") if found.problem else None
     who: list[list[object]] = [[short(site.name), _state(site.state), site.since or "–"] for site in found.sites]
-    jobs: list[list[object]] = [[_name(places, job.out), _state(job.state), job.rounds] for job in found.jobs]
+    jobs: list[list[object]] = [
+        [
+            _name(places, job.out),
+            _state(job.state),
+            job.rounds,
+            quantity(job.received, size(job.received)),
+            quantity(job.sent, size(job.sent)),
+        ]
+        for job in found.jobs
+    ]
     nobody = el("p", "No site is enrolled yet: fedreel server enroll SITE.PUB", class_="empty")
     nothing = el("p", "No job was submitted yet.", class_="empty")
     lists = [
         section("who", "Sites", table(["site", "state", "since"], who, caption="Sites") if who else nobody),
-        section("jobs", "Jobs", table(["run", "state", "rounds"], jobs, caption="Jobs") if jobs else nothing),
+        section(
+            "jobs",
+            "Jobs",
+            table(["run", "state", "rounds", "from sites", "to sites"], jobs, caption="Jobs") if jobs else nothing,
+        ),
     ]
     said = "What left a site is in the ledger that the site keeps itself: fedreel ledger SITE_FOLDER, at the site."
     return styled(el("div", server, problem, lists, el("p", said, class_="hint")))
