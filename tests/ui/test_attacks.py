@@ -4,6 +4,7 @@ in a name."""
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from starlette.testclient import TestClient
 from fedreel.errors import FedreelError
 from fedreel.machine.files import hold_lock
 from fedreel.ui.app import make_app
+from fedreel.ui.files import address_of
 from fedreel.ui.places import Places, inside
 from fedreel.ui.serve import check_listening
 from support.tiny import cli
@@ -174,6 +176,19 @@ def test_names_and_labels_are_text_and_never_markup(owner: TestClient) -> None:
         assert "<img src=x" not in text, path
         assert "<script>alert" not in text, path
         assert "&lt;" in text, path
+
+
+def test_names_that_are_no_text_break_nothing(folder: Path, owner: TestClient) -> None:
+    bad = os.fsdecode(b"odd\xff")
+    for place in (folder / "runs" / bad, folder / "data" / bad):
+        place.mkdir()
+        (place / "recipe.toml").touch()
+        (place / f"{bad}.mp4").touch()
+    for path in ("/", "/try", "/data"):
+        assert owner.get(path).status_code == 200, path
+    assert "odd" not in owner.get("/").text
+    assert owner.get("/run?name=odd%FF").status_code == 404
+    assert address_of("data1", bad) == "/files/data1/odd%3F"
 
 
 def test_no_page_allows_a_script_or_style_within_it(owner: TestClient) -> None:

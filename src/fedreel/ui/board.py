@@ -15,7 +15,7 @@ from typing import Any
 from fedreel.machine.alive import alive
 from fedreel.report.markup import finite
 from fedreel.report.read import Run, add_metrics, read_settings
-from fedreel.ui.places import leads_out
+from fedreel.ui.places import leads_out, speakable
 from fedreel.ui.tail import from_the_end
 
 DEPTH = 4  # folders within folders
@@ -70,13 +70,13 @@ class Board:
 
 
 def find_runs(root: Path, depth: int = DEPTH) -> Iterator[tuple[str, Path]]:
-    """Names and folders. Links are not followed, and hidden folders are left out."""
+    """Names and folders. Links are not followed; hidden folders and those whose names are no text are left out."""
     try:
         entries = sorted(os.scandir(root), key=lambda entry: entry.name)
     except OSError:
         return
     for entry in entries:
-        if entry.name.startswith(".") or not entry.is_dir(follow_symlinks=False):
+        if entry.name.startswith(".") or not entry.is_dir(follow_symlinks=False) or not speakable(entry.name):
             continue
         folder = Path(entry.path)
         if os.path.isfile(os.path.join(entry.path, "recipe.toml")):

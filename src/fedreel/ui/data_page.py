@@ -20,7 +20,7 @@ from fedreel.report.read import Run, add_metrics
 from fedreel.report.shell import section
 from fedreel.ui.files import address_of
 from fedreel.ui.page import address, button, page, styled, told
-from fedreel.ui.places import Places
+from fedreel.ui.places import Places, speakable
 from fedreel.ui.values import toml
 from fedreel.ui.workshop import Ask
 
@@ -116,7 +116,7 @@ def _folders(folder: Path, most: int = 30) -> list[str]:
         entries = [entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-    return sorted(name for name in entries if not name.startswith("."))[:most]
+    return sorted(name for name in entries if not name.startswith(".") and speakable(name))[:most]
 
 
 def _division(request: Request) -> Response:

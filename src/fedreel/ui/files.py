@@ -87,7 +87,7 @@ async def forget(request: Request) -> Response:
 
 
 def address_of(root: str, name: str, download: bool = False) -> str:
-    return f"/files/{quote(root)}/{quote(name)}" + ("?download=1" if download else "")
+    return f"/files/{quote(root)}/{quote(name, errors='replace')}" + ("?download=1" if download else "")
 
 
 def safe_name(name: str) -> str:

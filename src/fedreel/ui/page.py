@@ -50,7 +50,7 @@ def styled(markup: Html) -> Html:
 
 
 def address(path: str, query: Mapping[str, str] | None = None) -> str:
-    return f"{path}?{urlencode(query)}" if query else path
+    return f"{path}?{urlencode(query, errors='replace')}" if query else path
 
 
 def button(request: Request, text: str, path: str, query: Mapping[str, str], class_: str | None = None) -> Html:

@@ -69,13 +69,27 @@ class Places:
 def inside(root: Path, name: str) -> Path | None:
     """`name` below `root`; None if it leads elsewhere, is hidden, or cannot be a path at all."""
     parts = name.split("/")
-    if not name or "\0" in name or any(part in ("", "..") or part.startswith(".") for part in parts):
+    if (
+        not name
+        or "\0" in name
+        or not speakable(name)
+        or any(part in ("", "..") or part.startswith(".") for part in parts)
+    ):
         return None
     try:
         found = root.joinpath(*parts)
         return found if found.resolve().is_relative_to(root.resolve()) else None
     except (OSError, ValueError, RuntimeError):
         return None
+
+
+def speakable(name: str) -> bool:
+    """Whether a name can be part of an address: names of files may be any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def leads_out(run: Path, root: Path) -> bool:
