@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +59,7 @@ class Board:
         for name, folder in found.items():
             if leads_out(folder, self.root):
                 continue
-            stamp = _stamp(folder)
+            stamp = stamps(folder)
             kept = self._known.get(name)
             if kept is None or kept[0] != stamp or kept[1].state == "running":  # it may have been killed
                 self._known[name] = kept = (stamp, read_row(name, folder))
@@ -116,6 +116,11 @@ def read_row(name: str, folder: Path) -> Row:
     )
 
 
+def stamps(folder: Path, names: Sequence[str] = FILES) -> Stamp:
+    """By which to know that files have changed."""
+    return tuple(_stat(os.path.join(folder, name)) for name in names)
+
+
 def time_left(run: Run, rounds: int) -> float | None:
     """By the median of its last rounds."""
     took = [finite(run.train[r].get("seconds")) for r in sorted(run.train)[-PACE:]]
@@ -133,10 +138,6 @@ def _read_end(run: Run) -> None:
             return
 
 
-def _stamp(folder: Path) -> Stamp:
-    return tuple(_stat(os.path.join(folder, name)) for name in FILES)
-
-
 def _stat(path: str) -> tuple[int, int]:
     try:
         found = os.stat(path)
@@ -146,4 +147,4 @@ def _stat(path: str) -> tuple[int, int]:
 
 
 def _changed(folder: Path) -> float:
-    return max(stamp[0] for stamp in _stamp(folder)) / 1e9
+    return max(stamp[0] for stamp in stamps(folder)) / 1e9

@@ -20,7 +20,7 @@ from fedreel.machine.files import write_atomic
 from fedreel.ui.board import read_now
 
 WAITING, RUNNING, ENDED = "waiting", "running", ("done", "failed", "stopped", "interrupted", "cancelled")
-EVERY = 0.3  # seconds between two looks at the queue
+EVERY = 0.5  # seconds between two looks at the queue
 KEPT = 200  # jobs that have ended
 
 
@@ -46,16 +46,31 @@ class Job:
         return [*words, *(word for text in self.settings for word in ("--set", text)), *["--resume"] * self.resume]
 
 
-def read_jobs(folder: Path) -> list[Job]:
-    """All jobs of a queue in their order; a file that is none is passed over."""
+Known = dict[str, tuple[tuple[int, int, int], Job | None]]  # files: by which stat they were read, what they hold
+
+
+def read_jobs(folder: Path, known: Known | None = None) -> list[Job]:
+    """All jobs of a queue in their order; a file that is none is passed over. What is `known` is not read again."""
+    known = {} if known is None else known
     jobs = []
     for path in sorted(folder.glob("*.json")):
         try:
-            told = json.loads(path.read_text())
-            jobs.append(Job(**{**told, "settings": tuple(told["settings"])}))
-        except (OSError, ValueError, TypeError, KeyError):
+            found = path.stat()
+        except OSError:
             continue
-    return jobs
+        stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+        if known.get(path.name, (None,))[0] != stamp:
+            known[path.name] = (stamp, _job(path))
+        jobs.append(known[path.name][1])
+    return [job for job in jobs if job is not None]
+
+
+def _job(path: Path) -> Job | None:
+    try:
+        told = json.loads(path.read_text())
+        return Job(**{**told, "settings": tuple(told["settings"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 class Queue:
@@ -68,6 +83,7 @@ class Queue:
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._known: Known = {}
         self._thread = threading.Thread(target=self._work, daemon=True, name="queue")
 
     def start(self) -> None:
@@ -80,7 +96,7 @@ class Queue:
             self._thread.join(5)
 
     def jobs(self) -> list[Job]:
-        return read_jobs(self.folder)
+        return read_jobs(self.folder, self._known)
 
     def add(self, recipe: str, out: Path, settings: tuple[str, ...] = (), resume: bool = False) -> Job:
         """At the end of the queue. A folder is in it once."""

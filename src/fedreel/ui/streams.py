@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from fedreel.errors import FedreelError
 
 T = TypeVar("T")
-OFTEN = 0.7  # seconds
+OFTEN = 0.8  # seconds
 SHARE = 100
 
 

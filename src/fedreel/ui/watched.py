@@ -17,7 +17,7 @@ from fedreel.report.markup import Html, count, duration, el, natural, short
 from fedreel.report.overview import tiles
 from fedreel.report.page import notes
 from fedreel.report.read import Ledger, Run, add_ledger, add_metrics, read_settings
-from fedreel.ui.board import read_now, time_left
+from fedreel.ui.board import read_now, stamps, time_left
 from fedreel.ui.page import styled
 from fedreel.ui.streams import pace
 from fedreel.ui.tail import Record, Tail
@@ -52,6 +52,7 @@ class Watched:
         self._metrics, self._ledger = Tail(self.folder / "metrics.jsonl"), Tail(self.folder / "ledger.jsonl")
         self._drawn: dict[str, Html] = {}
         self._seen: object = None
+        self._asked: object = None
         self._next = 0.0  # when the parts that take long to draw are drawn again
 
     def parts(self) -> dict[str, Html]:
@@ -78,12 +79,10 @@ class Watched:
         if start != self._start or self._metrics.cut():  # resumed: what came after the checkpoint was cut off
             self._begin()
             self._start = start
-        settings = read_settings(self.folder)
-        self.run.recipe, self.run.recipe_text, self.run.summary = (
-            settings.recipe,
-            settings.recipe_text,
-            settings.summary,
-        )
+        stamp = stamps(self.folder, ("recipe.toml", "summary.json"))
+        if stamp != self._asked:
+            asked, self._asked = read_settings(self.folder), stamp
+            self.run.recipe, self.run.recipe_text, self.run.summary = asked.recipe, asked.recipe_text, asked.summary
         self.now = {} if self.run.complete else read_now(self.folder)
         self.run.has_metrics = True
         for record in self._metrics.new():
