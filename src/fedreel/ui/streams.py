@@ -15,7 +15,7 @@ from fedreel.errors import FedreelError
 
 T = TypeVar("T")
 OFTEN = 0.8  # seconds
-SHARE = 100
+SHARE = 150
 
 
 def stream(changes: Callable[[], dict[str, Any]]) -> Response:
