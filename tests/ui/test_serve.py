@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import ssl
 import subprocess
 import sys
@@ -18,6 +19,17 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 import httpx
 
 from fedreel.sites import keys
+from support.tiny import cli
+
+
+def test_a_port_that_is_taken_is_told_before_any_link(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = cli("ui", "--runs", tmp_path / "runs", "--port", port)
+    assert said.code == 2
+    assert said.out == ""
+    assert f"127.0.0.1:{port}" in said.err
+    assert "--port 0" in said.err
 
 
 def test_the_printed_link_opens_the_pages_over_tls(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def serve(
     if lock is None:
         raise RunError("another `fedreel ui` is working in this folder", where=str(places.runs))
     with lock:
-        port = port or _free_port(host)
+        port = _usable_port(host, port)
         known = (*LOOPBACK, *names, *(() if host in ANY else (host,)))
         token, csrf = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         app = make_app(
@@ -90,13 +90,17 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _free_port(host: str) -> int:
-    """One that nobody uses now."""
+def _usable_port(host: str, port: int) -> int:
+    """This one, or for 0 one that nobody uses now. Raises before anything is promised to the user."""
     import asyncio
 
     async def ask() -> int:
-        server = await asyncio.start_server(lambda *_: None, host, 0)
+        server = await asyncio.start_server(lambda *_: None, host, port)
         async with server:
             return int(server.sockets[0].getsockname()[1])
 
-    return asyncio.run(ask())
+    try:
+        return asyncio.run(ask())
+    except OSError as error:
+        hint = "--port 0 takes any that is free"
+        raise RunError("nobody can listen there", where=f"{host}:{port}", found=str(error), hint=hint) from error
