@@ -51,5 +51,11 @@ def test_both_checks_find_the_clips_that_are_cut_short() -> None:
         assert (found[mode]["problems"], found[mode]["missed"], found[mode]["wrong"]) == (1, 0, 0)
 
 
+def test_the_pages_list_all_runs_and_follow_one() -> None:
+    pytest.importorskip("uvicorn", reason="the extra ui is not installed")
+    found = last_line("ui.py", "--runs", "6", "--rounds", "5", "--seconds", "1")
+    assert found["listed"] == 6
+
+
 def test_those_for_gpus_find_what_they_import() -> None:
     assert last_line("-c", "import step_kernels; print('{}')", warm=True) == {}  # it imports the others

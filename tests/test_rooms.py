@@ -24,7 +24,7 @@ FLOORS = (
     *("core", "report", "runs"),  # the exchange; pages; the run directory
     *("media", "data", "models", "playground"),  # video files; data sets; networks; the generated world
     *("tasks", "methods", "engines"),  # what a client learns; how clients cooperate; where they work
-    *("sites", "api", "reproduce", "demo", "cli", "__main__"),  # what people start
+    *("sites", "api", "reproduce", "demo", "ui", "cli", "__main__"),  # what people start
 )
 GROUND = frozenset({"errors", "config", "machine"})
 ONLY = {

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from fedreel.cli import data, models, reports, sites, train, use
+from fedreel.cli import data, models, reports, sites, train, ui, use
 from fedreel.errors import FedreelError
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app = typer.Typer(
 # again, as by default, takes a fifth of the time until a command begins its work.
 YOUNG = 20_000
 
-for commands in (train, reports, data, sites, models, use):
+for commands in (train, reports, data, sites, models, ui, use):
     commands.add_commands(app)
 
 

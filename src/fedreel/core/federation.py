@@ -250,6 +250,8 @@ class Federation(Server):
         needed = math.ceil(share * total)
         failures: list[Failure] = []
         answered = 0
+        for watcher in self._watchers:
+            watcher.work_begins(self.round, kind, [client for lane in lanes for client in lane.clients])
         for attempt in range(self.config.repeat + 1):
             lost: list[tuple[_Chain, str]] = []
             for update in self._once_through(kind, lanes, args, question, failures, lost):
@@ -310,6 +312,7 @@ class Federation(Server):
             lane = under_way.pop(key)
             client = lane.clients.popleft()
             i = index[id(lane)]
+            self._tell_state(client, "done" if failure is None else "failed")
             if failure is not None:
                 lost.append((lane, client))
                 results[position[i], i] = None
@@ -334,6 +337,7 @@ class Federation(Server):
         round = self.round + self._beyond
         order = Order(round, self._step, lane.clients[0], kind, lane.models, args, question, limit)
         self._admission.expect(order)
+        self._tell_state(order.client, "working")
         self._engine.submit(order)
         self._round_stats.moved(kind, down=order.nbytes)
         self._round_stats.ordered += kind == TRAIN
@@ -349,6 +353,10 @@ class Federation(Server):
     def _tell_watchers(self, done: int, failed: int, total: int, update: Reply) -> None:
         for watcher in self._watchers:
             watcher.client_done(self.round, done, failed, total, update.numbers.get("loss", math.nan), update.nbytes)
+
+    def _tell_state(self, client: str, state: str) -> None:
+        for watcher in self._watchers:
+            watcher.client_is(client, state)
 
     def _end_round(self) -> None:
         stats, progress = self._round_stats, self.progress

@@ -40,6 +40,12 @@ class Watcher:
 
     def record(self, round: int, phase: str, values: Mapping[str, Any]) -> None: ...
 
+    def work_begins(self, round: int, kind: str, clients: Sequence[str]) -> None:
+        """These clients are about to be ordered to train, to answer a question or to test: `kind` says which."""
+
+    def client_is(self, client: str, state: str) -> None:
+        """One of them is `working`, `done` or `failed`."""
+
     def client_done(self, round: int, done: int, failed: int, total: int, loss: float, nbytes: int) -> None: ...
 
     def round_done(self, progress: ServerState, sync: Callable[[], None]) -> None:

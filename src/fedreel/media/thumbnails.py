@@ -11,6 +11,7 @@ import av
 import numpy as np
 from av.video.reformatter import VideoReformatter
 
+from fedreel.media.excerpts import Which, chosen
 from fedreel.media.frames import Timeline, select_frames
 from fedreel.media.video import rgb, shape
 
@@ -35,6 +36,19 @@ def thumbnails(video: Path, line: Timeline, wanted: Collection[int]) -> dict[int
     for number, frame in select_frames(video, line, [(number, number) for number in sorted(wanted)]):
         keep(number, frame)
     return keep.pictures
+
+
+def glimpses(video: Path, which: Which) -> list[bytes]:
+    """Pictures of frames by their numbers, of a video whose length nobody knows yet."""
+    scaler, wanted = VideoReformatter(), list[int]()
+
+    def noted(n_frames: int) -> np.ndarray:
+        wanted[:] = [min(max(int(number), 0), n_frames - 1) for number in which(n_frames)]
+        return np.array(wanted)
+
+    pictures, _ = chosen(video, noted, lambda frame, pixel: rgb(frame, fitted(shape(frame, pixel), WIDE, HIGH), scaler))
+    drawn = {number: jpeg(pixels) for number, pixels in pictures.items()}
+    return [drawn[number] for number in wanted]
 
 
 def fitted(shown: tuple[float, float], wide: int, high: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-VOID = {"meta", "br", "img"}
+VOID = {"meta", "br", "img", "input", "link"}
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 LOWER_IS_BETTER = ("loss", "error", "distance", "gap", "seconds", "bytes")
 

@@ -125,13 +125,15 @@
     plot.addEventListener("pointerleave", () => { tip.hidden = true; });
   }
 
-  for (const plot of document.querySelectorAll(".plot")) {
-    const source = plot.parentElement.querySelector("script");
-    if (!source) continue;
-    plot.addEventListener("pointerenter", () => start(plot, source), { once: true });
-    plot.addEventListener("focus", () => start(plot, source), { once: true });
+  function plots(part) {
+    for (const plot of part.querySelectorAll(".plot")) {
+      const source = plot.parentElement.querySelector("script");
+      if (!source) continue;
+      plot.addEventListener("pointerenter", () => start(plot, source), { once: true });
+      plot.addEventListener("focus", () => start(plot, source), { once: true });
+    }
   }
-  const started = new Set();
+  const started = new WeakSet();
   function start(plot, source) {          // parsed only when first looked at: long runs open quickly
     if (started.has(plot)) return;
     started.add(plot);
@@ -140,7 +142,10 @@
   }
 
   const compare = new Intl.Collator("en", { numeric: true }).compare;
-  for (const table of document.querySelectorAll("table.sortable")) {
+  function tables(part) {
+    for (const table of part.querySelectorAll("table.sortable")) sortable(table);
+  }
+  function sortable(table) {
     const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
     heads.forEach((head, column) => {
       const button = document.createElement("button");
@@ -162,4 +167,8 @@
       });
     });
   }
+
+  const wire = part => { plots(part); tables(part); };
+  wire(document);
+  document.addEventListener("fedreel:drawn", event => { tip.hidden = true; wire(event.target); });   // a part was drawn anew
 })();

@@ -21,7 +21,11 @@ MOST_ROWS, MOST_RECIPE = 200, 100_000
 
 def write(folder: Path) -> Path:
     """Build report.html in a run's folder. Works at any moment of a run: what is missing is said in the page."""
-    run = read_run(Path(folder))
+    return save(Path(folder) / "report.html", draw(read_run(Path(folder))))
+
+
+def draw(run: Run) -> str:
+    """The page."""
     hover = "Hover, or focus and use the arrow keys, for values." if run.train or run.test else None
     sections = [
         ("curves", "Curves", curves(run), hover),
@@ -37,7 +41,7 @@ def write(folder: Path) -> Path:
         ("costs", "What each round cost", costs(run), None),
         ("refused", "What was refused", refusals(run), None),
         ("departures", "What left the clients", departures(run), None),
-        ("notes", "Notes", _notes(run), None),
+        ("notes", "Notes", notes(run), None),
         ("others", "Other records", _others(run), None),
         ("recipe", "Recipe", _recipe(run), None),
     ]
@@ -51,11 +55,10 @@ def write(folder: Path) -> Path:
     )
     name = run.label("system") or "run"
     title = f"{short(name)}, seed {run.label('seed') or '?'}: fedreel report"
-    html = document(title, header(run), nav, body, version=str(run.summary.get("fedreel") or ""))
-    return save(run.path / "report.html", html)
+    return document(title, header(run), nav, body, version=str(run.summary.get("fedreel") or ""))
 
 
-def _notes(run: Run) -> Html:
+def notes(run: Run) -> Html:
     if not run.notes:
         return el("p", "No notes were written.", class_="empty")
     items = [el("li", el("span", f"round {n['round']}", class_="round"), short(n["text"], 2000)) for n in run.notes]

@@ -147,11 +147,11 @@ class Run:
 def read_run(path: Path) -> Run:
     """Read a run directory, finished or not."""
     run = read_settings(path)
-    run.has_metrics = _each_record(run, "metrics.jsonl", lambda record: _add_metrics(run, record))
+    run.has_metrics = _each_record(run, "metrics.jsonl", lambda record: add_metrics(run, record))
     ledger = Ledger()
     if run.sites and not (run.path / "ledger.jsonl").exists():
         return run  # each site keeps its own
-    if _each_record(run, "ledger.jsonl", lambda record: _add_ledger(ledger, record)):
+    if _each_record(run, "ledger.jsonl", lambda record: add_ledger(ledger, record)):
         run.ledger = ledger
     return run
 
@@ -169,6 +169,58 @@ def read_settings(path: Path) -> Run:
     _read_recipe(run)
     _read_summary(run)
     return run
+
+
+def add_metrics(run: Run, record: Record) -> None:
+    """File one record under its phase. After a resume a round may be there twice: the later one counts."""
+    phase, round_ = record["phase"], int(record["round"])
+    if not 0 <= round_ < 10**9:
+        raise ValueError(f"no round: {round_}")
+    if phase == "partition":
+        sides = {side: _counts(record.get(side) or {}) for side in ("train", "test")}
+        run.partition = {"classes": [str(c) for c in record.get("classes") or []], **sides}
+        run.sites = {str(site): _names(clients) for site, clients in (record.get("sites") or {}).items()}
+    elif phase == "train":
+        run.train[round_] = {**record, "clients": _names(record.get("clients") or [])}
+    elif phase in ("test", "trained", "averaged"):
+        _add_test({"test": run.test, "trained": run.trained, "averaged": run.averaged}[phase], round_, record)
+    elif phase == "server":
+        numbers = {key: finite(record.get(key)) for key in ("loss", "samples", "seconds")}
+        run.server[round_] = {"what": str(record.get("what") or ""), **numbers}
+    elif phase == "trust":
+        run.trust = dict(record)
+    elif phase == "refused":
+        words = {key: str(record.get(key) or "") for key in ("client", "reason", "detail")}
+        run.refused.append({"round": round_, **words})
+    elif phase == "note":
+        run.notes.append({"round": round_, "text": str(record["text"])})
+    else:
+        run.others.append({**record, "phase": str(phase), "round": round_})
+
+
+def add_ledger(ledger: Ledger, record: Record) -> None:
+    if record["kind"] == "layout":
+        ledger.layouts[str(record["id"])] = [list(tensor) for tensor in record["tensors"]]
+        return
+    if record["kind"] != "departure":
+        return
+    client, layout = str(record["client"]), str(record.get("layout") or "")
+    amount = finite(record.get("bytes")) or 0.0
+    numbers = [str(name) for name in record.get("numbers") or {}]
+    kinds = [str(kind) for kind in record.get("kinds") or []]
+    flows = [ledger.purposes.setdefault(str(record.get("purpose") or "unnamed"), Flow())]
+    flows += [ledger.by_layout.setdefault(layout, Flow())] if layout else []
+    for flow in flows:
+        flow.count += 1
+        flow.bytes += amount
+        flow.clients.add(client)
+        flow.numbers.update(numbers)
+        flow.kinds.update(kinds)
+        flow.layouts.update([layout] if layout else [])
+    ledger.client_bytes[client] += round(amount)
+    moment = finite(record.get("time"))
+    if moment is not None:
+        ledger.last = max(moment, ledger.last or moment)
 
 
 def _read_recipe(run: Run) -> None:
@@ -215,33 +267,6 @@ def _each_record(run: Run, name: str, add: Callable[[Record], None]) -> bool:
     return True
 
 
-def _add_metrics(run: Run, record: Record) -> None:
-    """File one record under its phase. After a resume a round may be there twice: the later one counts."""
-    phase, round_ = record["phase"], int(record["round"])
-    if not 0 <= round_ < 10**9:
-        raise ValueError(f"no round: {round_}")
-    if phase == "partition":
-        sides = {side: _counts(record.get(side) or {}) for side in ("train", "test")}
-        run.partition = {"classes": [str(c) for c in record.get("classes") or []], **sides}
-        run.sites = {str(site): _names(clients) for site, clients in (record.get("sites") or {}).items()}
-    elif phase == "train":
-        run.train[round_] = {**record, "clients": _names(record.get("clients") or [])}
-    elif phase in ("test", "trained", "averaged"):
-        _add_test({"test": run.test, "trained": run.trained, "averaged": run.averaged}[phase], round_, record)
-    elif phase == "server":
-        numbers = {key: finite(record.get(key)) for key in ("loss", "samples", "seconds")}
-        run.server[round_] = {"what": str(record.get("what") or ""), **numbers}
-    elif phase == "trust":
-        run.trust = dict(record)
-    elif phase == "refused":
-        words = {key: str(record.get(key) or "") for key in ("client", "reason", "detail")}
-        run.refused.append({"round": round_, **words})
-    elif phase == "note":
-        run.notes.append({"round": round_, "text": str(record["text"])})
-    else:
-        run.others.append({**record, "phase": str(phase), "round": round_})
-
-
 def _add_test(tests: dict[int, Record], round_: int, record: Record) -> None:
     clients = {str(name): dict(values) for name, values in (record.get("clients") or {}).items()}
     metrics = {str(name): value for name, value in (record.get("metrics") or {}).items()}
@@ -257,28 +282,3 @@ def _names(clients: Iterable[object]) -> list[str]:
 
 def _counts(side: Record) -> dict[str, list[int]]:
     return {str(name): [int(min(max(finite(c) or 0, 0), 1e12)) for c in counts] for name, counts in side.items()}
-
-
-def _add_ledger(ledger: Ledger, record: Record) -> None:
-    if record["kind"] == "layout":
-        ledger.layouts[str(record["id"])] = [list(tensor) for tensor in record["tensors"]]
-        return
-    if record["kind"] != "departure":
-        return
-    client, layout = str(record["client"]), str(record.get("layout") or "")
-    amount = finite(record.get("bytes")) or 0.0
-    numbers = [str(name) for name in record.get("numbers") or {}]
-    kinds = [str(kind) for kind in record.get("kinds") or []]
-    flows = [ledger.purposes.setdefault(str(record.get("purpose") or "unnamed"), Flow())]
-    flows += [ledger.by_layout.setdefault(layout, Flow())] if layout else []
-    for flow in flows:
-        flow.count += 1
-        flow.bytes += amount
-        flow.clients.add(client)
-        flow.numbers.update(numbers)
-        flow.kinds.update(kinds)
-        flow.layouts.update([layout] if layout else [])
-    ledger.client_bytes[client] += round(amount)
-    moment = finite(record.get("time"))
-    if moment is not None:
-        ledger.last = max(moment, ledger.last or moment)

@@ -33,6 +33,7 @@ from fedreel.machine.device import pick_device
 from fedreel.machine.files import new_folder
 from fedreel.registry import ENGINES
 from fedreel.runs.frozen import frozen_card, load_frozen, save_frozen, warn_of_random
+from fedreel.runs.now import Now
 from fedreel.runs.progress import ProgressLine
 from fedreel.runs.rundir import RunDir, check_place, read_summary, recipe_of, room_to_write
 from fedreel.runs.track import find_trackers
@@ -69,7 +70,7 @@ def run(
     task, method = task or make_task(recipe), method or make_method(recipe)
     check_fit(task, method)
     warn_of_random(task)
-    start_engine = _engine_starter(recipe)
+    start_engine = engine_starter(recipe)
     if check_place(out, resume):  # before long work on the data
         task = _as_before(task, out)
     task = task.for_data(recipe.data, here=not getattr(ENGINES.lookup(recipe.engine["name"]), "at_sites", False))
@@ -79,11 +80,13 @@ def run(
             return Result(out, read_summary(out))
         job = Job(recipe, task, method, device, out, folder.id, folder.start)
         trackers = find_trackers(recipe.track)
-        with closing(start_engine(job)) as engine, folder.writing():
+        title, rounds = recipe.system or recipe.method["name"], recipe.round.rounds
+        with closing(start_engine(job)) as engine, folder.writing(), closing(Now(out, rounds)) as now:
             progress = folder.begin(device, engine.blueprint.digest)
-            with ProgressLine(recipe.system or recipe.method["name"], recipe.round.rounds) as line:
+            now.write()
+            with ProgressLine(title, rounds) as line:
                 # the folder's round_done is the commit: last, so that all else of the round is written before it
-                watchers: list[Watcher] = [*(make(out) for make in trackers), *([] if quiet else [line]), folder]
+                watchers: list[Watcher] = [*(make(out) for make in trackers), *([] if quiet else [line]), now, folder]
                 fed = Federation(
                     engine,
                     method,
@@ -154,6 +157,17 @@ def load(path: Path | str, *, model: str = GLOBAL, client: str = "", trained: in
     return Loaded(net.eval(), task, {**card, "not_trained": sorted(own - {*tensors} - {*private} - {*frozen})})
 
 
+def engine_starter(recipe: Recipe) -> Callable[[Job], Any]:
+    """What starts the recipe's engine; raises if it does not know a setting."""
+    name, settings = recipe.engine["name"], {k: v for k, v in recipe.engine.items() if k != "name"}
+    cls = ENGINES.lookup(name)
+    known = list(signature(cls.begin).parameters)[1:]
+    for key in settings:
+        if key not in known:
+            raise RecipeError(f"unknown key '{key}'", where=f"[engine] {name}", hint=nearest(key, known))
+    return lambda job: cls.begin(job, **settings)
+
+
 def _without_init(recipe: Recipe) -> Recipe:
     """What a finished model began with is not read again: the file may be gone by now."""
     backbone = recipe.task.get("backbone")
@@ -186,16 +200,6 @@ def _as_before(task: Task, out: Path) -> Task:
     before = recipe_of(out).task
     unset = [name for name in task.from_data if not getattr(task, name) and name in before]
     return replace(task, **{name: before[name] for name in unset})  # type: ignore[type-var]
-
-
-def _engine_starter(recipe: Recipe) -> Callable[[Job], Any]:
-    name, settings = recipe.engine["name"], {k: v for k, v in recipe.engine.items() if k != "name"}
-    cls = ENGINES.lookup(name)
-    known = list(signature(cls.begin).parameters)[1:]
-    for key in settings:
-        if key not in known:
-            raise RecipeError(f"unknown key '{key}'", where=f"[engine] {name}", hint=nearest(key, known))
-    return lambda job: cls.begin(job, **settings)
 
 
 def _assessed(job: Job, engine: Engine, fed: Federation) -> Assessment:

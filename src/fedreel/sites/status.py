@@ -4,38 +4,96 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+from fedreel.errors import RunError
 from fedreel.runs.rundir import read_metrics, read_summary
 from fedreel.sites.server import ServerFolder
 
 
+@dataclass(frozen=True)
+class Site:
+    """An enrolled site: whether it is online, and since when."""
+
+    name: str
+    state: str
+    since: str
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job that was submitted: finished, not finished, or not there."""
+
+    out: Path
+    state: str
+    rounds: int
+    received: int = 0  # bytes that came from the sites, and that went to them, without those of tests
+    sent: int = 0
+
+    def __str__(self) -> str:
+        if self.state == "finished":
+            return f"{self.out}: finished, {self.rounds} rounds"
+        if self.state == "missing":
+            return f"{self.out}: not started, or moved elsewhere"
+        return f"{self.out}: not finished, {self.rounds} rounds done; continue with: fedreel submit ... --resume"
+
+
+@dataclass(frozen=True)
+class Status:
+    """A server. `problem` says why it could not be asked who is online."""
+
+    path: Path
+    running: bool
+    port: int
+    sites: list[Site]
+    jobs: list[Submitted]
+    problem: str = ""
+
+
+def read_status(folder: Path) -> Status:
+    """What the server's folder tells, and the server if it is running."""
+    server = ServerFolder(folder)
+    enrolled, running = server.sites(), server.running
+    nodes, problem = dict[str, dict[str, str]](), ""
+    try:
+        nodes = server.nodes() if running else {}
+    except RunError as error:
+        problem = error.found or error.problem
+    sites = []
+    for name, site in enrolled.items():
+        node = nodes.get(site["node"], {})
+        since = node["online-at"] if node.get("status") == "online" else ""
+        sites.append(Site(name, node.get("status", "enrolled"), since))
+    jobs = [_job(Path(json.loads(job.read_text())["out"])) for job in sorted((server.path / "jobs").glob("*.json"))]
+    return Status(server.path, running, server.config.port, sites, jobs, problem)
+
+
 def show(folder: Path, say: Callable[[str], None]) -> None:
     """The server, each site, each job; and what to do next."""
-    server = ServerFolder(folder)
-    sites, running = server.sites(), server.running
-    say(f"server   {server.path}: {'running' if running else 'not running'}, port {server.config.port}")
-    nodes = server.nodes() if running else {}
-    for name, site in sites.items():
-        node = nodes.get(site["node"], {})
-        since = f" since {node['online-at']}" if node.get("status") == "online" else ""
-        say(f"site     {name}: {node.get('status', 'enrolled')}{since}")
-    jobs = sorted((server.path / "jobs").glob("*.json"))
-    for job in jobs:
-        say("job      " + _job(Path(json.loads(job.read_text())["out"])))
-    if not running:
+    found = read_status(folder)
+    if found.problem:
+        hint = "is it running? fedreel server start"
+        raise RunError("the server does not answer", where=str(folder), found=found.problem, hint=hint)
+    say(f"server   {found.path}: {'running' if found.running else 'not running'}, port {found.port}")
+    for site in found.sites:
+        say(f"site     {site.name}: {site.state}{f' since {site.since}' if site.since else ''}")
+    for job in found.jobs:
+        say(f"job      {job}")
+    if not found.running:
         say(f"Next: fedreel server start {folder}")
-    elif not sites:
+    elif not found.sites:
         say("Next: fedreel server enroll SITE.PUB")
-    elif not jobs:
+    elif not found.jobs:
         say(f"Next: fedreel submit RECIPE --out DIR --server {folder}")
 
 
-def _job(out: Path) -> str:
+def _job(out: Path) -> Submitted:
     summary = read_summary(out)
     if summary.get("complete"):
-        return f"{out}: finished, {summary['rounds']} rounds"
+        return Submitted(out, "finished", *(int(summary.get(key, 0)) for key in ("rounds", "bytes_up", "bytes_down")))
     if not (out / "metrics.jsonl").exists():
-        return f"{out}: not started, or moved elsewhere"
-    rounds = [row["round"] for row in read_metrics(out, "train")]
-    return f"{out}: not finished, {max(rounds, default=0)} rounds done; continue with: fedreel submit ... --resume"
+        return Submitted(out, "missing", 0)
+    rows = [*read_metrics(out, "train")]
+    received, sent = (sum(int(row.get(key, 0)) for row in rows) for key in ("bytes_up", "bytes_down"))
+    return Submitted(out, "not finished", max((row["round"] for row in rows), default=0), received, sent)
