@@ -163,11 +163,10 @@ def _annotate(file: h5py.File, plot: Video, seed: int, number: int) -> None:
     mean = user_scores.mean(axis=0)
     spread = float(np.ptp(mean))
     starts, ends = np.array([(s.start, s.end) for s in plot.shots]).T
-    picks = (np.arange(n_steps) * STEP + STEP // 2).clip(max=plot.frames - 1)
     group = file.create_group(plot.name, track_order=True)
     group["user_scores"] = user_scores
     group["gtscore"] = ((mean - mean.min()) / (spread or 1.0)).astype(np.float32)
-    group["picks"] = picks.astype(np.int32)
+    group["picks"] = np.arange(n_steps, dtype=np.int32) * STEP  # where steps begin
     group["n_frames"], group["n_steps"], group["fps"] = plot.frames, n_steps, float(FPS)
     group["change_points"] = np.stack([starts, ends - 1], axis=1).astype(np.int32)
     group["n_frame_per_seg"] = (ends - starts).astype(np.int32)
