@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from fedreel.runs.rundir import read_metrics, read_summary
+from fedreel.runs.reading import read_metrics, read_summary
 from fedreel.sites.server import ServerFolder
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -24,23 +25,28 @@ from fedreel.tasks.summary.split import Videos
 from fedreel.tasks.use.models import read_card
 from fedreel.tasks.use.showing import part_of_world
 
-OWNERS, SHOTS = 3, 3  # at most
+OWNERS, SHOTS = 3, 3  # that are shown, at most
 BETTER = {True: "better than at random", False: "no better than at random"}
 DRAWS = 20  # random summaries of every test video
 
 
 def show(run: Path, folder: Path) -> Exhibit:
-    truths = _test_truths(run)
-    videos = _test_videos(part_of_world(run, "summary"))
-    cards = [
-        card
-        for number, (owner, video) in enumerate(videos.items(), 1)
-        for card in _cards(run, folder, owner, video, truths[owner][0], number)
-    ]
+    truths, world = _test_truths(run), part_of_world(run, "summary")
+    cards, owns, chances = [], [], []
+    for number, (owner, video) in enumerate(_test_videos(world).items(), 1):
+        shown = number <= OWNERS
+        out, page = (folder / f"{number}-summary.mp4", folder / f"{number}.html") if shown else (None, None)
+        summary = summarize(video, run, out=out, page=page, client=owner)
+        own, chance = _agreement(summary, truths[owner][0])
+        owns.append(own)
+        chances.append(chance)
+        if shown:
+            cards += _cards(summary, folder, number, own, chance)
     draws = _random_orders([truth for of_client in truths.values() for truth in of_client])
     return Exhibit(
-        asked=f"What is worth seeing in these videos? A test video of each of {len(videos)} owners, its summary, and"
-        " the shots that it is made of.",
+        asked=f"What is worth seeing in these videos? Test videos of {min(OWNERS, len(owns))} owners, their summaries,"
+        f" and the shots that these are made of. Agreement with people (F1), mean over test videos of {len(owns)}"
+        f" owners: {np.mean(owns):.2f}; of the same shots taken at random: {np.mean(chances):.2f}.",
         cards=cards,
         command=f"fedreel summarize VIDEO.mp4 --model {shlex.quote(str(run))} --out summary.mp4 --page summary.html",
         chance=0.0,
@@ -51,24 +57,24 @@ def show(run: Path, folder: Path) -> Exhibit:
 
 
 def _test_videos(world: Path) -> dict[str, Path]:
-    """Of the first few owners, the first by name."""
+    """Of every owner, the first by name."""
     videos: dict[str, Path] = {}
     with h5py.File(world / ANNOTATIONS, "r") as file:
         for name in sorted(file):
             attributes = file[name].attrs
             if attributes["split"] == "test":
                 videos.setdefault(str(attributes["owner"]), world / attributes["owner"] / f"{name}.mp4")
-    return dict(sorted(videos.items())[:OWNERS])
+    return dict(sorted(videos.items()))
 
 
-def _cards(run: Path, folder: Path, owner: str, video: Path, truth: Truth, number: int) -> list[Card]:
-    shutil.copyfile(video, folder / f"{number}.mp4")
-    out, page = folder / f"{number}-summary.mp4", folder / f"{number}.html"
-    summary = summarize(video, run, out=out, page=page, client=owner)
-    text, better = _agreement(summary, truth)
+def _cards(summary: Summary, folder: Path, number: int, own: float, chance: float) -> list[Card]:
+    shutil.copyfile(summary.source, folder / f"{number}.mp4")
+    text = f"agreement with people: {own:.2f}; of these shots taken at random: {chance:.2f}"
     return [
-        Card(f"{number}.mp4", f"A video of {owner}, {clock(summary.n_frames / summary.fps)}"),
-        Card(out.name, f"Its summary, {clock(summary.seconds)}", text, better, BETTER[better]),
+        Card(f"{number}.mp4", f"A video of {summary.client}, {clock(summary.n_frames / summary.fps)}"),
+        Card(
+            f"{number}-summary.mp4", f"Its summary, {clock(summary.seconds)}", text, own > chance, BETTER[own > chance]
+        ),
         *_storyboard(summary, folder, number),
     ]
 
@@ -95,15 +101,14 @@ def _random_orders(truths: list[Truth]) -> np.ndarray:
     )
 
 
-def _agreement(summary: Summary, truth: Truth) -> tuple[str, bool]:
-    """How much people agree with it, and whether that is more than with shots taken at random."""
+def _agreement(summary: Summary, truth: Truth) -> tuple[float, float]:
+    """How much people agree with it, and how much with the same shots taken at random."""
     kept = np.zeros(truth.n_frames, bool)
     for first, last in summary.spans:
         kept[first : last + 1] = True
-    own = f1(kept, truth.user_summary, truth.how)[0]
-    chance = float(np.mean([score(random_scores(len(truth.picks), seed), truth).f1 for seed in range(DRAWS)]))
-    text = f"agreement with {len(truth.user_summary)} people: {own:.2f} (F1); of shots at random: {chance:.2f}"
-    return text, bool(own > chance)
+    found = replace(truth, change_points=np.array([(shot.first, shot.last) for shot in summary.shots]))
+    by_chance = [score(random_scores(len(truth.picks), seed), found, summary.ratio).f1 for seed in range(DRAWS)]
+    return f1(kept, truth.user_summary, truth.how)[0], float(np.mean(by_chance))
 
 
 def _storyboard(summary: Summary, folder: Path, number: int) -> list[Card]:
