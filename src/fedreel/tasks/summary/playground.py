@@ -8,7 +8,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from fedreel.kernels.knapsack import knapsack
 from fedreel.media import video
 from fedreel.playground import motion
 from fedreel.playground.actions import dress
@@ -158,6 +157,8 @@ def scores(plot: Video, seed: int, number: int) -> np.ndarray:
 
 
 def _annotate(file: h5py.File, plot: Video, seed: int, number: int) -> None:
+    from fedreel.kernels.knapsack import knapsack  # a compiler, which processes that only draw need not load
+
     user_scores = scores(plot, seed, number)
     n_steps = user_scores.shape[1]
     mean = user_scores.mean(axis=0)
