@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,17 @@ def test_answers_are_called_right_where_they_are_the_truth(shown: Path) -> None:
             truth = card.title.removeprefix("It is: ")
             said = card.text.removeprefix("the model says: ").rpartition(", ")[0]
             assert card.right is (said == truth)
+
+
+def test_a_summary_is_called_better_where_people_like_it_more_than_chance(shown: Path) -> None:
+    exhibit = exhibit_of(shown, "cfedvs")
+    judged = [card for card in exhibit.cards if card.right is not None]
+    assert len(judged) == sum(card.begins for card in exhibit.cards) == 3
+    for card in judged:
+        own, chance = (float(number) for number in re.findall(r"\d\.\d", card.text))
+        assert own >= chance if card.right else own <= chance
+    better, of = map(int, re.search(r"the better one in (\d) of (\d)\.", exhibit.asked).groups())  # type: ignore[union-attr]
+    assert (better, of) == (sum(bool(card.right) for card in judged), 3)  # all three test videos are shown
 
 
 def test_what_is_shown_was_not_trained_on(shown: Path) -> None:
@@ -173,6 +185,18 @@ def test_a_wrong_answer_is_shown_as_wrong_and_a_right_one_as_right(tmp_path: Pat
     assert [item.get("class") for item in page.all("li")] == ["wrong", "right", None]
     assert [text for text in page.texts["b"] if text[0] in "✓✗"] == ["✗ wrong", "✓ right"]
     assert "the model says: wave, 41 %" in page.said
+
+
+def test_small_videos_lead_to_their_files_and_large_ones_have_controls(tmp_path: Path) -> None:
+    for large in (False, True):
+        (tmp_path / str(large)).mkdir()
+        stand = stand_of(tmp_path / str(large), Card("a.mp4", "A", begins=True), Card("b.mp4", "B"), large=large)
+        page = Read(write_exhibition(tmp_path / f"{large}.html", [stand], [], running=False).read_text())
+        files = [f"{large}/pictures/{name}.mp4" for name in "ab"]
+        assert page.values("video", "src") == files
+        assert [("controls" in video) for video in page.all("video")] == [large, large]
+        assert ({*files} <= {*page.values("a", "href")}) is not large
+        assert [item.get("class") for item in page.all("li")] == ["begins", None]
 
 
 @pytest.mark.parametrize(("noise", "said"), [(0.0, False), (10.0, True)])

@@ -48,7 +48,7 @@ def _cards(run: Path, folder: Path, world: Path, query: Query, number: int) -> l
     moment = finding.moments[0]
     overlap = float(iou(np.array([moment.start, moment.end]), np.array([query.start, query.end])))
     where = f"the model says: {clock(moment.start)} to {clock(moment.end)}; it is: {clock(query.start)} to"
-    text = f"{where} {clock(query.end)}; overlap {100 * overlap:.0f} %"
+    text = f"{where} {clock(query.end)}; overlap {100 * overlap:.0f}\N{NO-BREAK SPACE}%"
     return [
         Card(f"{number}.mp4", f"The whole video, {clock(query.duration, 0)}"),
         Card(f"{number}/{moment.clip}", f"“{query.sentence}”", text, overlap > ENOUGH),

@@ -26,7 +26,7 @@ from fedreel.tasks.summary.split import Videos
 from fedreel.tasks.use.models import read_card
 from fedreel.tasks.use.showing import part_of_world
 
-OWNERS, SHOTS = 3, 3  # that are shown, at most
+OWNERS, SHOTS = 3, 2  # that are shown, at most: four cards are a row
 BETTER = {True: "better than at random", False: "no better than at random"}
 DRAWS = 20  # random summaries of every test video
 
@@ -73,7 +73,7 @@ def _cards(summary: Summary, folder: Path, number: int, own: float, chance: floa
     shutil.copyfile(summary.source, folder / f"{number}.mp4")
     text = f"people give it {own:.1f} of 5; shots at random: {chance:.1f}"
     return [
-        Card(f"{number}.mp4", f"A video of {summary.client}, {clock(summary.n_frames / summary.fps)}"),
+        Card(f"{number}.mp4", f"A video of {summary.client}, {clock(summary.n_frames / summary.fps)}", begins=True),
         Card(
             f"{number}-summary.mp4", f"Its summary, {clock(summary.seconds)}", text, own > chance, BETTER[own > chance]
         ),
