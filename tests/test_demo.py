@@ -142,6 +142,23 @@ def test_after_an_interruption_the_page_tells_what_is_left_and_the_demo_goes_on(
     assert len(Read((tmp_path / "index.html").read_text()).texts["h2"]) == 2
 
 
+def test_all_but_the_first_unfinished_system_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In processes of their own only; somebody's own Python is left as it is."""
+    asked: list[tuple[str, bool]] = []
+
+    def note(_: object, jobs: list[fedreel.demo.Job], *__: object) -> list[tuple[int, float]]:
+        asked.extend((job.system.name, job.waits) for job in jobs)
+        return []
+
+    monkeypatch.setattr(fedreel.demo, "in_processes", note)
+    names = [system.name for system, _ in fedreel.demo._declared(())]
+    for cores in (2, 1):
+        monkeypatch.setattr(fedreel.demo, "cores", lambda cores=cores: cores)
+        asked.clear()
+        fedreel.demo.demo(tmp_path)
+        assert asked == [(name, cores > 1 and number > 0) for number, name in enumerate(names)]
+
+
 def test_pictures_that_fail_leave_nothing_behind(tiny: None, tmp_path: Path) -> None:
     """A run without pictures is not done: the next demo makes them."""
     system = next(system for system in SHOWN if system.name == "recognition")
