@@ -58,6 +58,12 @@ def answer_card(file: str, truth: str, answer: Recognition) -> Card:
     return Card(file, f"It is: {truth}", said, right)
 
 
+def last_test(run: Path) -> dict[str, float]:
+    """The metrics of the last test."""
+    record = read_run(run).test
+    return dict(record[max(record)]["metrics"])
+
+
 def tested(run: Path) -> int:
     """How many samples the last test had."""
     record = read_run(run).test
