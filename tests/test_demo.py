@@ -204,16 +204,12 @@ def test_a_wrong_answer_is_shown_as_wrong_and_a_right_one_as_right(tmp_path: Pat
     assert "the model says: wave, 41 %" in page.said
 
 
-def test_small_videos_lead_to_their_files_and_large_ones_have_controls(tmp_path: Path) -> None:
-    for large in (False, True):
-        (tmp_path / str(large)).mkdir()
-        stand = stand_of(tmp_path / str(large), Card("a.mp4", "A", begins=True), Card("b.mp4", "B"), large=large)
-        page = Read(write_exhibition(tmp_path / f"{large}.html", [stand], [], running=False).read_text())
-        files = [f"{large}/pictures/{name}.mp4" for name in "ab"]
-        assert page.values("video", "src") == files
-        assert [("controls" in video) for video in page.all("video")] == [large, large]
-        assert ({*files} <= {*page.values("a", "href")}) is not large
-        assert [item.get("class") for item in page.all("li")] == ["begins", None]
+def test_videos_lead_to_their_files(tmp_path: Path) -> None:
+    stand = stand_of(tmp_path, Card("a.mp4", "A", begins=True), Card("b.mp4", "B"))
+    page = Read(write_exhibition(tmp_path / "index.html", [stand], [], running=False).read_text())
+    assert page.values("video", "src") == ["pictures/a.mp4", "pictures/b.mp4"]
+    assert {"pictures/a.mp4", "pictures/b.mp4"} <= {*page.values("a", "href")}
+    assert [item.get("class") for item in page.all("li")] == ["begins", None]
 
 
 @pytest.mark.parametrize(("noise", "said"), [(0.0, False), (10.0, True)])
@@ -243,7 +239,7 @@ def test_texts_are_escaped(tmp_path: Path) -> None:
 
 
 def test_an_exhibit_comes_back_as_it_was_saved(tmp_path: Path) -> None:
-    exhibit = Exhibit("?", [Card("a.gif", "A", "b", None)], "fedreel", 0.5, "luck", 0.1, large=True, page="p.html")
+    exhibit = Exhibit("?", [Card("a.gif", "A", "b", None)], "fedreel", 0.5, "luck", 0.1, page="p.html")
     exhibit.save(tmp_path)
     assert (tmp_path / RECORD).exists()
     assert Exhibit.load(tmp_path) == exhibit

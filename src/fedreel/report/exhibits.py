@@ -28,13 +28,13 @@ STYLE = """
 .exhibit > h2::first-letter { text-transform: uppercase; }
 @media (max-width: 800px) { .exhibit .halves { grid-template-columns: minmax(0, 1fr); } }
 .cards-shown { display: grid; grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); gap: .8rem; list-style: none; margin: 0; padding: 0; }
-.cards-shown.large { grid-template-columns: repeat(2, minmax(0, 1fr)); } .cards-shown li.begins { grid-column-start: 1; }
+.cards-shown li.begins { grid-column-start: 1; }
 .cards-shown li { background: var(--card); border: 1px solid var(--line); border-radius: 8px; overflow: hidden; min-width: 0; }
 .cards-shown li.right { border-color: var(--good); } .cards-shown li.wrong { border-color: var(--bad); }
 .cards-shown video, .cards-shown img { display: block; width: 100%; aspect-ratio: 1; object-fit: contain; background: #000; image-rendering: pixelated; }
 .cards-shown img.drawn { background: #fff; image-rendering: auto; }
-.cards-shown p { margin: 0; padding: .45rem .55rem .55rem; font-size: .8rem; line-height: 1.35; overflow-wrap: break-word; hyphens: auto; }
-.cards-shown b { display: block; font-size: .84rem; } .cards-shown .wrong b.verdict { color: var(--bad); } .cards-shown .right b.verdict { color: var(--good); }
+.cards-shown p { margin: 0; padding: .45rem .4rem .55rem .5rem; font-size: .8rem; line-height: 1.35; overflow-wrap: break-word; hyphens: auto; }
+.cards-shown b { display: block; font-size: .8rem; } .cards-shown .wrong b.verdict { color: var(--bad); } .cards-shown .right b.verdict { color: var(--good); }
 .try { margin: 1rem 0 0; } .try pre { margin: .3rem 0 0; padding: .7rem .9rem; background: var(--wash); border-radius: 6px; white-space: pre-wrap; }
 .waiting { margin-top: 2rem; }
 """  # noqa: E501
@@ -63,7 +63,6 @@ class Exhibit:
     chance: float
     chance_is: str  # who reaches it
     noise: float
-    large: bool = False  # few cards, and large ones
     page: str = ""  # in the exhibit's folder: the page that the verb wrote
 
     def save(self, folder: Path) -> None:
@@ -116,8 +115,8 @@ def _section(stand: Stand, root: Path) -> Html:
         links += [" · ", el("a", "the page that the command writes", href=_link(stand.folder / exhibit.page, root))]
     cards = el(
         "ul",
-        [_card(card, stand.folder, root, large=exhibit.large) for card in exhibit.cards],
-        class_="cards-shown large" if exhibit.large else "cards-shown",
+        [_card(card, stand.folder, root) for card in exhibit.cards],
+        class_="cards-shown",
     )
     return el(
         "section",
@@ -131,9 +130,9 @@ def _section(stand: Stand, root: Path) -> Html:
     )
 
 
-def _card(card: Card, folder: Path, root: Path, *, large: bool) -> Html:
+def _card(card: Card, folder: Path, root: Path) -> Html:
     file = folder / card.file
-    shown = _picture(card, file) if file.suffix.lower() in IMAGES else _video(card, _link(file, root), large)
+    shown = _picture(card, file) if file.suffix.lower() in IMAGES else _video(card, _link(file, root))
     verdict = None if card.right is None else "right" if card.right else "wrong"
     words = [el("b", short(card.title, 80)), el("span", card.text)]
     sign = None if verdict is None else f"{'✓' if card.right else '✗'} {card.mark or verdict}"
@@ -147,11 +146,10 @@ def _picture(card: Card, file: Path) -> Html:
     return el("img", alt=card.title, src=source, class_="drawn" if kind == ".gif" else None)
 
 
-def _video(card: Card, link: str, large: bool) -> Html:
-    """A small one has no room for controls: it leads to the file, which the browser plays alone."""
-    always = {"autoplay": True, "muted": True, "loop": True, "playsinline": True, "aria_label": card.title}
-    video = el("video", src=link, controls=large, **always)
-    return video if large else el("a", video, href=link)
+def _video(card: Card, link: str) -> Html:
+    """There is no room for controls: it leads to the file, which the browser plays alone."""
+    playing = {"autoplay": True, "muted": True, "loop": True, "playsinline": True}
+    return el("a", el("video", src=link, aria_label=card.title, **playing), href=link)
 
 
 def _curve(stand: Stand, exhibit: Exhibit) -> list[Html]:

@@ -15,7 +15,7 @@ from fedreel.tasks.moments.command import find
 from fedreel.tasks.moments.metrics import iou, prior_only, recalls
 from fedreel.tasks.use.showing import last_test, luck, part_of_world
 
-QUESTIONS = 3
+QUESTIONS = 6
 ENOUGH = 0.5  # of overlap, to call a moment found
 
 
@@ -37,7 +37,6 @@ def show(run: Path, folder: Path) -> Exhibit:
         chance=constant["miou"],
         chance_is="always the same moment, the best one",
         noise=luck(constant["miou"], len(test)),
-        large=True,
         page="1.html",
     )
 
