@@ -38,7 +38,7 @@ def show(run: Path, folder: Path) -> Exhibit:
         shown = number <= OWNERS
         out, page = (folder / f"{number}-summary.mp4", folder / f"{number}.html") if shown else (None, None)
         summary = summarize(video, run, out=out, page=page, client=owner)
-        liked.append(_liking(summary, truths[owner][0]))
+        liked.append(liking(summary, truths[owner][0]))
         if shown:
             cards += _cards(summary, folder, number, *liked[-1])
     draws = _random_orders([truth for of_client in truths.values() for truth in of_client])
@@ -56,6 +56,16 @@ def show(run: Path, folder: Path) -> Exhibit:
         noise=2 * float(draws.std()),
         page="1.html",
     )
+
+
+def liking(summary: Summary, truth: Truth) -> tuple[float, float]:
+    """The mean score that people gave to what it keeps, and to as many frames of its shots taken at random."""
+    assert truth.user_scores is not None
+    given = frame_scores(truth.user_scores.mean(axis=0), truth)
+    kept = np.concatenate([given[first : last + 1] for first, last in summary.spans])
+    found = replace(truth, change_points=np.array([(shot.first, shot.last) for shot in summary.shots]))
+    draws = (choose(random_scores(len(truth.picks), seed), found, summary.ratio) for seed in range(DRAWS))
+    return float(kept.mean()), float(np.mean([given[frames].mean() for frames in draws]))
 
 
 def _test_videos(world: Path) -> dict[str, Path]:
@@ -106,16 +116,6 @@ def _random_orders(truths: list[Truth]) -> np.ndarray:
 def _tau(scores: np.ndarray, truth: Truth) -> float:
     assert truth.user_scores is not None
     return mean_defined([kendall_tau(scores, given) for given in truth.user_scores])
-
-
-def _liking(summary: Summary, truth: Truth) -> tuple[float, float]:
-    """The mean score that people gave to what it keeps, and to as many frames of its shots taken at random."""
-    assert truth.user_scores is not None
-    given = frame_scores(truth.user_scores.mean(axis=0), truth)
-    kept = np.concatenate([given[first : last + 1] for first, last in summary.spans])
-    found = replace(truth, change_points=np.array([(shot.first, shot.last) for shot in summary.shots]))
-    draws = (choose(random_scores(len(truth.picks), seed), found, summary.ratio) for seed in range(DRAWS))
-    return float(kept.mean()), float(np.mean([given[frames].mean() for frames in draws]))
 
 
 def _storyboard(summary: Summary, folder: Path, number: int) -> list[Card]:
