@@ -1,4 +1,5 @@
-"""Shot boundaries by TransNetV2 and by change points of features (KTS), on videos with known cuts.
+"""Shot boundaries by cuts between frames, by TransNetV2 and by change points of features (KTS), on videos with known
+cuts.
 
     python bench/shots.py CLIPS [--videos 4] [--each 1.5 4] [--features plain]
 
@@ -22,7 +23,7 @@ from fedreel.data.features import make_features
 from fedreel.data.steps import look
 from fedreel.media.video import SUFFIXES, read_lenient, write
 from fedreel.models.transnet import ShotFinder, published_transnet
-from fedreel.tasks.summary.cuts import CutFinder
+from fedreel.tasks.summary.cuts import NetworkCuts, PictureCuts
 from fedreel.tasks.summary.summarize import segments_by_kts
 
 NEAR, STEPS, FPS, SIZE = 2, 2.0, 25, (128, 192)  # frames; steps a second; of the joined videos
@@ -48,7 +49,7 @@ def main() -> None:
     print(f"{'videos of':<12} {'way':<10} {'precision':>9} {'recall':>7} {'F1':>6}   cuts")
     for name in sources:
         own = [row for row in rows if row["source"] == name]
-        for way in ("transnet", "kts", "kts, step"):
+        for way in ("cuts", "transnet", "kts", "kts, step"):
             right, given, cuts = (sum(row[way][k] for row in own) for k in range(3))
             found = {"precision": right / max(given, 1), "recall": right / max(cuts, 1)}
             found["f1"] = 2 * right / max(given + cuts, 1)
@@ -71,7 +72,7 @@ def joined(clips: list[Path], rng: np.random.Generator, each: tuple[float, float
 
 def compared(video: tuple[np.ndarray, list[int]], network: object, features: object) -> dict[str, object]:
     frames, cuts = video
-    finder = CutFinder(ShotFinder(network))  # type: ignore[arg-type]
+    finder, pictures = NetworkCuts(ShotFinder(network)), PictureCuts()  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "joined.mp4"
         write(path, frames, FPS)
@@ -79,9 +80,12 @@ def compared(video: tuple[np.ndarray, list[int]], network: object, features: obj
         steps = look(path, features, STEPS, None, finder)  # type: ignore[arg-type]
         found = finder.segments()[1:, 0]
         seconds = time.perf_counter() - begun
+        look(path, features, STEPS, None, pictures)  # type: ignore[arg-type]
+    by_cuts = pictures.segments()[1:, 0]
     by_kts = segments_by_kts(steps)[1:, 0]
     step = round(FPS / STEPS)
     return {
+        "cuts": (matched(by_cuts, cuts, NEAR), len(by_cuts), len(cuts)),
         "transnet": (matched(found, cuts, NEAR), len(found), len(cuts)),
         "kts": (matched(by_kts, cuts, NEAR), len(by_kts), len(cuts)),
         "kts, step": (matched(by_kts, cuts, step), len(by_kts), len(cuts)),

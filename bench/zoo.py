@@ -30,7 +30,7 @@ from fedreel.config import Recipe, as_table, load_recipe
 from fedreel.core.job import make_method, make_task, resolved
 from fedreel.data.torch_file import read_tensors
 from fedreel.models.efficientnet import EfficientNetLite0
-from fedreel.runs.rundir import read_metrics, read_summary
+from fedreel.runs.reading import read_metrics, read_summary
 
 LITE0 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"  # sha256 of EfficientNet-Lite0's weights
 FRAMES, SIDE = 4, 224

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 import fedreel
 from fedreel.config import load_recipe
 from fedreel.errors import DataError, RecipeError, RunError
-from fedreel.runs.rundir import read_metrics
+from fedreel.runs.reading import read_metrics
 from fedreel.tasks.vision.clips import ClipPopulation, open_clips
 from support.tiny import SETTINGS, cli, sets
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -65,10 +66,19 @@ def refused(*args: object) -> str:
 # help and lists
 
 
-def test_help_and_the_reading_commands_do_not_import_torch(runs: list[Path]) -> None:
+def test_help_and_the_reading_commands_do_not_import_torch(runs: list[Path], tmp_path: Path) -> None:
     """In a process of its own; one command after another, so that its start is paid once."""
     commands = [[*c.split(), "--help"] for c in ["", *COMMANDS]]
     commands += [["list", "recipes"], ["ledger", str(runs[0])], ["compare", *map(str, runs)], ["report", str(runs[0])]]
+    server, begun = tmp_path / "server", tmp_path / "begun"
+    if find_spec("cryptography"):
+        assert cli("server", "init", server, "--host", "localhost").code == 0
+        begun.mkdir()
+        (begun / "metrics.jsonl").write_text('{"round": 4, "phase": "train"}\n')
+        (server / "jobs").mkdir(exist_ok=True)
+        for number, run in enumerate([runs[0], begun]):
+            (server / "jobs" / f"{number}.json").write_text(json.dumps({"out": str(run)}))
+        commands.append(["status", "--server", str(server)])
     script = f"""
 import importlib.util, sys
 from fedreel.cli import main
@@ -87,6 +97,9 @@ for args in {commands!r}:
     assert done.returncode == 0, done.stderr
     for command in COMMANDS:
         assert f"Usage: fedreel {command} " in done.stdout
+    if find_spec("cryptography"):
+        assert f"job      {runs[0]}: finished, " in done.stdout
+        assert f"job      {begun}: not finished, 4 rounds done" in done.stdout
 
 
 def test_list_names_everything_with_a_line_each() -> None:

@@ -16,8 +16,8 @@ import torch
 
 from fedreel.errors import RunError
 from fedreel.registry import ENGINES, TASKS
+from fedreel.runs.reading import read_metrics
 from fedreel.runs.run import run
-from fedreel.runs.rundir import read_metrics
 from support.conformance_engines import Stage, assert_same_end, local, stage, summary
 from support.conformance_jobs import CACHED, CASES, NEEDS_ALL_DATA, SMALL_TASKS, write_data
 from support.flower_site import toy_recipe

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,17 @@ def test_answers_are_called_right_where_they_are_the_truth(shown: Path) -> None:
             assert card.right is (said == truth)
 
 
+def test_a_summary_is_called_better_where_people_like_it_more_than_chance(shown: Path) -> None:
+    exhibit = exhibit_of(shown, "cfedvs")
+    judged = [card for card in exhibit.cards if card.right is not None]
+    assert len(judged) == sum(card.begins for card in exhibit.cards) == 3
+    for card in judged:
+        own, chance = (float(number) for number in re.findall(r"\d\.\d", card.text))
+        assert own >= chance if card.right else own <= chance
+    better, of = map(int, re.search(r"the better one in (\d) of (\d)\.", exhibit.asked).groups())  # type: ignore[union-attr]
+    assert (better, of) == (sum(bool(card.right) for card in judged), 3)  # all three test videos are shown
+
+
 def test_what_is_shown_was_not_trained_on(shown: Path) -> None:
     """Every clip of the recognition's exhibit is, byte by byte, one of the world's test clips."""
     world = playground.cached(0, "tiny", ("actions",)) / "actions"
@@ -128,6 +140,23 @@ def test_after_an_interruption_the_page_tells_what_is_left_and_the_demo_goes_on(
     fedreel.demo.demo(tmp_path, ("recognition", "fedlid"), QUICK)
     assert whole == [whole[0], whole[1], whole[1]]
     assert len(Read((tmp_path / "index.html").read_text()).texts["h2"]) == 2
+
+
+def test_all_but_the_first_unfinished_system_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In processes of their own only; somebody's own Python is left as it is."""
+    asked: list[tuple[str, bool]] = []
+
+    def note(_: object, jobs: list[fedreel.demo.Job], *__: object) -> list[tuple[int, float]]:
+        asked.extend((job.system.name, job.waits) for job in jobs)
+        return []
+
+    monkeypatch.setattr(fedreel.demo, "in_processes", note)
+    names = [system.name for system, _ in fedreel.demo._declared(())]
+    for cores in (2, 1):
+        monkeypatch.setattr(fedreel.demo, "cores", lambda cores=cores: cores)
+        asked.clear()
+        fedreel.demo.demo(tmp_path)
+        assert asked == [(name, cores > 1 and number > 0) for number, name in enumerate(names)]
 
 
 def test_pictures_that_fail_leave_nothing_behind(tiny: None, tmp_path: Path) -> None:
@@ -175,6 +204,14 @@ def test_a_wrong_answer_is_shown_as_wrong_and_a_right_one_as_right(tmp_path: Pat
     assert "the model says: wave, 41 %" in page.said
 
 
+def test_videos_lead_to_their_files(tmp_path: Path) -> None:
+    stand = stand_of(tmp_path, Card("a.mp4", "A", begins=True), Card("b.mp4", "B"))
+    page = Read(write_exhibition(tmp_path / "index.html", [stand], [], running=False).read_text())
+    assert page.values("video", "src") == ["pictures/a.mp4", "pictures/b.mp4"]
+    assert {"pictures/a.mp4", "pictures/b.mp4"} <= {*page.values("a", "href")}
+    assert [item.get("class") for item in page.all("li")] == ["begins", None]
+
+
 @pytest.mark.parametrize(("noise", "said"), [(0.0, False), (10.0, True)])
 def test_a_metric_that_luck_explains_is_said_to_be_no_better(tmp_path: Path, noise: float, said: bool) -> None:
     stand = stand_of(tmp_path, chance=-1.0, noise=noise)
@@ -202,7 +239,7 @@ def test_texts_are_escaped(tmp_path: Path) -> None:
 
 
 def test_an_exhibit_comes_back_as_it_was_saved(tmp_path: Path) -> None:
-    exhibit = Exhibit("?", [Card("a.gif", "A", "b", None)], "fedreel", 0.5, "luck", 0.1, large=True, page="p.html")
+    exhibit = Exhibit("?", [Card("a.gif", "A", "b", None)], "fedreel", 0.5, "luck", 0.1, page="p.html")
     exhibit.save(tmp_path)
     assert (tmp_path / RECORD).exists()
     assert Exhibit.load(tmp_path) == exhibit

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from fedreel.config import TrainConfig
 from fedreel.registry import METHODS
-from fedreel.runs.rundir import read_metrics
+from fedreel.runs.reading import read_metrics
 from support.conformance_jobs import Case, run_case, write_data
 from support.toy import federate
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fedreel.report.exhibits import RECORD, Stand, write_exhibition
 from fedreel.systems import Demo, System, resolve, systems
 
 AT_ONCE = 4  # systems at most, whatever cores there are: each takes half a gigabyte
+NICE = 10  # of the systems that let the first one pass
 
 
 def demo(out: Path, only: Collection[str] = (), settings: Mapping[str, Any] | None = None) -> Path:
@@ -28,7 +30,8 @@ def demo(out: Path, only: Collection[str] = (), settings: Mapping[str, Any] | No
     jobs = [Job(system, demo, out, settings or {}) for system, demo in _declared(only)]
     page = out / "index.html"
     workers = min(cores(), AT_ONCE, len(jobs))
-    open_jobs = [job for job in jobs if not job.done]
+    unfinished = [job for job in jobs if not job.done]
+    open_jobs = [replace(job, waits=number > 0 and workers > 1) for number, job in enumerate(unfinished)]
     _write(page, jobs, running=True)
     _say(f"{len(open_jobs)} of {len(jobs)} systems to train, {workers} at a time. The page grows: {page.resolve()}")
     try:
@@ -58,6 +61,7 @@ class Job:
     demo: Demo
     out: Path
     settings: Mapping[str, Any]
+    waits: bool = False  # whether processes of others, those of the system to be seen first, go before its own
 
     @property
     def folder(self) -> Path:
@@ -82,6 +86,8 @@ class Job:
         from fedreel.api import run
 
         began = time.monotonic()
+        if self.waits:
+            _give_way()
         _say(f"{self.system.title}: generating its files and training")
         changed = {"round.rounds": self.demo.rounds, **self.demo.settings, **self.settings}
         recipe = load_recipe(self.system.recipe, changed)
@@ -90,6 +96,12 @@ class Job:
         with new_folder(self.pictures) as temporary:
             resolve(self.demo.show)(self.folder, temporary).save(temporary)
         return time.monotonic() - began
+
+
+def _give_way() -> None:
+    """This process and those that it starts get what others leave; once, since a process does several jobs."""
+    if hasattr(os, "nice"):
+        os.nice(max(0, NICE - os.nice(0)))
 
 
 def _declared(only: Collection[str]) -> list[tuple[System, Demo]]:

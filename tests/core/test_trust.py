@@ -26,8 +26,8 @@ from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedper import FedPer
 from fedreel.metrics.calibration import best_temperature, binned, doubts, expected_calibration_error, loss_sums
 from fedreel.metrics.familiarity import Sums, histogram, threshold
+from fedreel.runs.reading import read_metrics
 from fedreel.runs.run import run
-from fedreel.runs.rundir import read_metrics
 from support.toy import Toy, ToyPopulation
 
 CLIENTS = 8

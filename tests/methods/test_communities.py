@@ -27,7 +27,7 @@ from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedgroup import FedGroup
 from fedreel.methods.ifca import IFCA
 from fedreel.runs import run as core
-from fedreel.runs.rundir import read_metrics
+from fedreel.runs.reading import read_metrics
 from support.planted import Planted, close, first_of, mean, members, part, trained, watched
 from support.toy import Points, Toy, federate, make_worker
 

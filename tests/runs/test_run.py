@@ -29,7 +29,8 @@ from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedbn import FedBN
 from fedreel.methods.fedlid import FedLID
 from fedreel.runs import run as core
-from fedreel.runs.rundir import RunDir, is_full, read_metrics
+from fedreel.runs.reading import read_metrics
+from fedreel.runs.rundir import RunDir, is_full
 from support.tiny import SETTINGS, cli, sets
 from support.toy import Toy
 

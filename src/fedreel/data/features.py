@@ -117,8 +117,9 @@ def video_features(path: Path, features: Features, fps: float = 2.0) -> Steps:
 
 def features_at(path: Path, features: Features, picks: np.ndarray, n_frames: int, centred: bool) -> np.ndarray:
     """Features of an annotated video, one row for each pick, kept in the cache folder. Steps are the frames around
-    the picks where these are `centred`, otherwise those from a pick to the next."""
-    inner = (picks[:-1] + picks[1:]) // 2 if centred else picks[1:]
+    the picks where these are `centred`, a frame between two belonging to the later one, otherwise those from a pick to
+    the next."""
+    inner = (picks[:-1] + picks[1:] + 1) // 2 if centred else picks[1:]
     ends = [*map(int, inner), n_frames]
     file = cache_folder() / "features" / f"{_state(path, features, ends)}.npy"
     found = kept(file, (len(ends), features.width))

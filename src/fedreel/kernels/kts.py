@@ -10,6 +10,8 @@ from fedreel.kernels.native import native, plain
 
 KERNELS = ("cosine", "linear", "precomputed")
 ROWS = 1024  # rows of the kernel matrix held at a time, so that long videos need no n x n memory
+TIMES = 1.5  # of the features' variance: less would cut noise at every other step
+SAME = 1e-12  # a variance that is rounding
 STRIDE = 64  # candidates compared in one go before looking which of them was the best
 
 
@@ -30,6 +32,14 @@ def kts(features: ArrayLike, max_changes: int, *, vmax: float = 1.0, kernel: str
     costs = scatter / n
     costs[1:] += vmax * changes / (2 * n) * (np.log(n / changes) + 1)
     return _starts(parents, int(np.argmin(costs)))
+
+
+def kts_by_variance(features: ArrayLike, max_changes: int) -> np.ndarray:
+    """As `kts` with cosines, at a vmax of TIMES the variance of the rows of length 1. A vmax of 1 suits features that
+    point about everywhere; of features that all point nearly the same way it would find no change at all."""
+    x = _checked(features, max_changes, "cosine")
+    variance = float(np.square(x).sum()) / len(x)
+    return kts(x, max_changes if variance > SAME else 0, vmax=TIMES * variance, kernel="linear")
 
 
 def cpd(features: ArrayLike, changes: int, *, kernel: str = "cosine") -> np.ndarray:

@@ -24,16 +24,17 @@ STYLE = """
 .exhibit { margin-top: 3.2rem; padding-top: 1.6rem; border-top: 1px solid var(--line); }
 .exhibit > .lead { max-width: 46rem; color: var(--ink); }
 .exhibit > .asked { max-width: 46rem; color: var(--soft); }
-.exhibit .halves { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); gap: 1rem; align-items: start; margin-top: 1rem; }
+.exhibit .halves { display: grid; grid-template-columns: minmax(0, 6fr) minmax(0, 5fr); gap: 1rem; align-items: start; margin-top: 1rem; }
+.exhibit > h2::first-letter { text-transform: uppercase; }
 @media (max-width: 800px) { .exhibit .halves { grid-template-columns: minmax(0, 1fr); } }
-.cards-shown { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.4rem, 1fr)); gap: .8rem; list-style: none; margin: 0; padding: 0; }
-.cards-shown.large { grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr)); }
+.cards-shown { display: grid; grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); gap: .8rem; list-style: none; margin: 0; padding: 0; }
+.cards-shown li.begins { grid-column-start: 1; }
 .cards-shown li { background: var(--card); border: 1px solid var(--line); border-radius: 8px; overflow: hidden; min-width: 0; }
 .cards-shown li.right { border-color: var(--good); } .cards-shown li.wrong { border-color: var(--bad); }
 .cards-shown video, .cards-shown img { display: block; width: 100%; aspect-ratio: 1; object-fit: contain; background: #000; image-rendering: pixelated; }
 .cards-shown img.drawn { background: #fff; image-rendering: auto; }
-.cards-shown p { margin: 0; padding: .45rem .65rem .55rem; font-size: .82rem; line-height: 1.35; overflow-wrap: anywhere; }
-.cards-shown b { display: block; font-size: .88rem; } .cards-shown .wrong b.verdict { color: var(--bad); } .cards-shown .right b.verdict { color: var(--good); }
+.cards-shown p { margin: 0; padding: .45rem .4rem .55rem .5rem; font-size: .8rem; line-height: 1.35; overflow-wrap: break-word; hyphens: auto; }
+.cards-shown b { display: block; font-size: .8rem; } .cards-shown .wrong b.verdict { color: var(--bad); } .cards-shown .right b.verdict { color: var(--good); }
 .try { margin: 1rem 0 0; } .try pre { margin: .3rem 0 0; padding: .7rem .9rem; background: var(--wash); border-radius: 6px; white-space: pre-wrap; }
 .waiting { margin-top: 2rem; }
 """  # noqa: E501
@@ -48,6 +49,7 @@ class Card:
     text: str = ""
     right: bool | None = None  # whether the model's answer is right; None: there is nothing to be right about
     mark: str = ""  # that in words; '': right or wrong
+    begins: bool = False  # whether it stands at the beginning of a row, with those after it that belong to it
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,6 @@ class Exhibit:
     chance: float
     chance_is: str  # who reaches it
     noise: float
-    large: bool = False  # few cards, and large ones
     page: str = ""  # in the exhibit's folder: the page that the verb wrote
 
     def save(self, folder: Path) -> None:
@@ -115,7 +116,7 @@ def _section(stand: Stand, root: Path) -> Html:
     cards = el(
         "ul",
         [_card(card, stand.folder, root) for card in exhibit.cards],
-        class_="cards-shown large" if exhibit.large else "cards-shown",
+        class_="cards-shown",
     )
     return el(
         "section",
@@ -130,30 +131,25 @@ def _section(stand: Stand, root: Path) -> Html:
 
 
 def _card(card: Card, folder: Path, root: Path) -> Html:
-    file, kind = folder / card.file, Path(card.file).suffix.lower()
-    if kind in IMAGES:
-        content = base64.b64encode(file.read_bytes()).decode()
-        shown = el(
-            "img",
-            alt=card.title,
-            src=f"data:{IMAGES[kind]};base64,{content}",
-            class_="drawn" if kind == ".gif" else None,
-        )
-    else:
-        shown = el(
-            "video",
-            src=_link(file, root),
-            autoplay=True,
-            muted=True,
-            loop=True,
-            playsinline=True,
-            controls=True,
-            aria_label=card.title,
-        )
+    file = folder / card.file
+    shown = _picture(card, file) if file.suffix.lower() in IMAGES else _video(card, _link(file, root))
     verdict = None if card.right is None else "right" if card.right else "wrong"
     words = [el("b", short(card.title, 80)), el("span", card.text)]
     sign = None if verdict is None else f"{'✓' if card.right else '✗'} {card.mark or verdict}"
-    return el("li", shown, el("p", words, el("b", sign, class_="verdict") if sign else None), class_=verdict)
+    styles = " ".join(filter(None, [verdict, "begins" if card.begins else None]))
+    return el("li", shown, el("p", words, el("b", sign, class_="verdict") if sign else None), class_=styles or None)
+
+
+def _picture(card: Card, file: Path) -> Html:
+    kind, content = file.suffix.lower(), base64.b64encode(file.read_bytes()).decode()
+    source = f"data:{IMAGES[kind]};base64,{content}"
+    return el("img", alt=card.title, src=source, class_="drawn" if kind == ".gif" else None)
+
+
+def _video(card: Card, link: str) -> Html:
+    """There is no room for controls: it leads to the file, which the browser plays alone."""
+    playing = {"autoplay": True, "muted": True, "loop": True, "playsinline": True}
+    return el("a", el("video", src=link, aria_label=card.title, **playing), href=link)
 
 
 def _curve(stand: Stand, exhibit: Exhibit) -> list[Html]:

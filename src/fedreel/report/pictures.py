@@ -12,14 +12,14 @@ from fedreel.report.markup import Html, el, escape, join
 
 SIDE = 1000  # a drawing is SIDE x SIDE and stretched to its frame; strokes do not stretch
 BOARD = """
-.board { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 15.5rem), 1fr)); gap: 1rem; list-style: none; margin: 0; padding: 0; }
+.board { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(46%, 15.5rem), 1fr)); gap: 1rem; list-style: none; margin: 0; padding: 0; }
 .board li { display: flex; flex-direction: column; background: var(--card); border: 1px solid var(--line); border-radius: 8px; overflow: hidden; break-inside: avoid; min-width: 0; }
 .board a { color: inherit; text-decoration: none; }
 .board a:hover .at { text-decoration: underline; text-underline-offset: .25em; }
 .board img, .board .none { display: block; width: 100%; aspect-ratio: 16 / 9; object-fit: contain; background: #000; }
 .board p { margin: 0; padding: .5rem .8rem .6rem; font-variant-numeric: tabular-nums; }
 .board .at { display: block; font-weight: 600; }
-.board small { display: flex; justify-content: space-between; gap: .8rem; font-size: .82rem; }
+.board small { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 .8rem; font-size: .82rem; }
 """  # noqa: E501
 CURVE = """
 .curve { display: grid; grid-template: 240px 1.5rem / 3.2rem 1fr; }
@@ -29,6 +29,7 @@ CURVE = """
 .curve span { position: absolute; color: var(--soft); font-size: .75rem; line-height: 1; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .curve .y span { right: .6rem; transform: translateY(50%); } .curve .x span { top: .5rem; transform: translateX(-50%); }
 .curve .x span:first-child { transform: none; }
+@media (max-width: 600px) { .curve .x span:nth-child(even) { display: none; } }
 """  # noqa: E501
 RANKING = """
 .moving { display: grid; grid-template-columns: minmax(0, 3fr) minmax(min(100%, 19rem), 2fr); gap: 1rem; align-items: start; }

@@ -112,7 +112,7 @@ class Cell:
 
     def _run(self, device: str, quiet: bool) -> None:
         from fedreel.api import run
-        from fedreel.runs.rundir import read_summary
+        from fedreel.runs.reading import read_summary
 
         if self.compute is not None:
             _compute(self.compute, load_recipe(self.recipe, {**self.settings, "seed": self.seed}), self.folder)

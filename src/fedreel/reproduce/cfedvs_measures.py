@@ -16,8 +16,8 @@ from fedreel.core.job import make_task
 from fedreel.core.server import GLOBAL
 from fedreel.methods.cluster import adjusted_rand_index
 from fedreel.reproduce.spec import Metrics, Row
+from fedreel.runs.reading import read_metrics
 from fedreel.runs.run import load
-from fedreel.runs.rundir import read_metrics
 from fedreel.tasks.summary.metrics import (
     SummaryScores,
     Truth,

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedreel.config import DataConfig
 from fedreel.reproduce.spec import Choose, Claim, Metrics, Row, Scale, Table
-from fedreel.runs.rundir import read_summary
+from fedreel.runs.reading import read_summary
 from fedreel.tasks.moments.analysis import chosen, curves, seconds, swapped, without_looking
 from fedreel.tasks.moments.annotations import corpus
 from fedreel.tasks.moments.features import npz_keys

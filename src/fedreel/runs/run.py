@@ -35,7 +35,8 @@ from fedreel.registry import ENGINES
 from fedreel.runs.frozen import frozen_card, load_frozen, save_frozen, warn_of_random
 from fedreel.runs.now import Now
 from fedreel.runs.progress import ProgressLine
-from fedreel.runs.rundir import RunDir, check_place, read_summary, recipe_of, room_to_write
+from fedreel.runs.reading import read_summary
+from fedreel.runs.rundir import RunDir, check_place, recipe_of, room_to_write
 from fedreel.runs.track import find_trackers
 from fedreel.zoo import find_model
 

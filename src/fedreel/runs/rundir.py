@@ -22,8 +22,8 @@ from fedreel.core.job import make_method, make_task, resolved
 from fedreel.core.server import ServerState, Watcher
 from fedreel.errors import RecipeError, RunError
 from fedreel.machine.files import hold_lock, write_atomic
-from fedreel.machine.records import Records
 from fedreel.runs.checkpoint import Checkpoints, Snapshot
+from fedreel.runs.reading import read_json, read_summary
 
 
 class RunDir(Watcher):
@@ -45,7 +45,7 @@ class RunDir(Watcher):
         except BaseException:
             self._lock.close()
             raise
-        before = _read_json(path / "run.json")
+        before = read_json(path / "run.json")
         self.id: str = before.get("id") or secrets.token_hex(6)
         self.start: int = before.get("start", 0) + 1  # how often the run has begun, this time included
         self.checkpoints = Checkpoints(path / "checkpoint")
@@ -56,7 +56,7 @@ class RunDir(Watcher):
     def begin(self, device: torch.device, frozen: str = "") -> ServerState | None:
         """Open the run's files. Returns the state to continue from, if any, with the metrics cut back to it. `frozen`
         is a digest of what of the model is in no checkpoint."""
-        before = _read_json(self.path / "run.json").get("frozen", frozen)
+        before = read_json(self.path / "run.json").get("frozen", frozen)
         if before != frozen:
             raise RunError(
                 "the part of the model that is not trained has other weights than when this run began",
@@ -215,22 +215,6 @@ def is_full(error: OSError | SafetensorError) -> bool:
     if isinstance(error, OSError):
         return error.errno in codes
     return any(f"(os error {code})" in str(error) for code in codes)
-
-
-def read_summary(run: Path) -> dict[str, Any]:
-    return _read_json(run / "summary.json")
-
-
-def read_metrics(run: Path, phase: str | None = None) -> Iterator[dict[str, Any]]:
-    """The run's records, or those of one phase."""
-    yield from (row for row in Records(run / "metrics.jsonl") if phase is None or row.get("phase") == phase)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedreel.errors import RunError
-from fedreel.runs.rundir import read_metrics, read_summary
+from fedreel.runs.reading import read_metrics, read_summary
 from fedreel.sites.server import ServerFolder
 
 

@@ -21,7 +21,7 @@ from fedreel.errors import DataError, RecipeError
 from fedreel.models.backbone import Images
 from fedreel.models.efficientnet import EfficientNetLite0Config
 from fedreel.models.resnet import ResNet10Config
-from fedreel.runs.rundir import read_metrics
+from fedreel.runs.reading import read_metrics
 from fedreel.tasks.image.population import TestPictures as Shared
 from fedreel.tasks.image.task import Image
 from fedreel.tasks.recognition.task import Recognition

@@ -16,8 +16,8 @@ from fedreel.data import shards
 from fedreel.data.clip_index import find
 from fedreel.errors import DataError
 from fedreel.media.video import write
+from fedreel.runs.reading import read_metrics
 from fedreel.runs.run import load, run
-from fedreel.runs.rundir import read_metrics
 from fedreel.tasks.pretrain.pretexts import clamped, placed
 from fedreel.tasks.pretrain.windows import WindowPopulation, Windows
 from fedreel.tasks.vision.clips import open_clips

@@ -24,7 +24,7 @@ SYSTEM = System(
         measures="share of test pictures named correctly",
         rounds=8,
         seconds=90,
-        settings={"round.evaluate_every": 1, "train.epochs": 1},
+        settings={"round.evaluate_every": 2, "train.epochs": 1},
     ),
     tables="fedreel.reproduce.fedlid",
     playground={"images": "fedreel.tasks.image.playground"},

@@ -12,8 +12,8 @@ from fedreel.core.abilities import Contrastable, able
 from fedreel.core.task import EVERYONE
 from fedreel.errors import RunError
 from fedreel.machine.device import pick_device
+from fedreel.runs.reading import read_metrics
 from fedreel.runs.run import Loaded, load
-from fedreel.runs.rundir import read_metrics
 from fedreel.tasks.image.population import PicturePopulation
 from fedreel.tasks.image.task import Image
 from fedreel.tasks.vision.probe import probe

@@ -11,8 +11,8 @@ import torch
 
 from fedreel.config import Recipe, load_recipe
 from fedreel.core.job import make_task
+from fedreel.runs.reading import read_metrics
 from fedreel.runs.run import load
-from fedreel.runs.rundir import read_metrics
 from fedreel.tasks.moments.examples import Moments
 from fedreel.tasks.moments.metrics import THRESHOLDS, prior_only, recalls
 from fedreel.tasks.moments.population import MomentPopulation

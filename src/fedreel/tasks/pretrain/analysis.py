@@ -17,8 +17,8 @@ from fedreel.errors import DataError, RunError
 from fedreel.machine.device import pick_device
 from fedreel.metrics.landscape import landscape, sharpness
 from fedreel.report.matrices import Matrix, write_matrices
+from fedreel.runs.reading import read_metrics
 from fedreel.runs.run import Loaded, load
-from fedreel.runs.rundir import read_metrics
 from fedreel.tasks.pretrain.perturbation import perturbed_retrieval
 from fedreel.tasks.pretrain.task import Pretrain
 from fedreel.tasks.vision.clips import open_clips

@@ -19,8 +19,8 @@ from fedreel.metrics.cka import linear_cka
 from fedreel.metrics.landscape import landscape, sharpness
 from fedreel.metrics.neighbours import knn_accuracy
 from fedreel.report.matrices import Matrix, write_matrices
+from fedreel.runs.reading import read_metrics
 from fedreel.runs.run import Loaded, load
-from fedreel.runs.rundir import read_metrics
 from fedreel.tasks.skeleton.network import BLOCKS, SkeletonBackbone
 from fedreel.tasks.skeleton.population import SkeletonPopulation
 from fedreel.tasks.skeleton.task import SkeletonRecognition

@@ -25,7 +25,7 @@ def summarize(
     device: Device = "auto",
     ratio: Annotated[float, typer.Option(help="Share of the frames that the summary may keep.")] = 0.15,
     community: Annotated[str, typer.Option(help="auto, global, or the name of a community.")] = "auto",
-    shots: Annotated[str, typer.Option(help="How shots are found: kts or transnet.")] = "kts",
+    shots: Annotated[str, typer.Option(help="How shots are found: cuts, kts or transnet.")] = "cuts",
     features: Features | None = None,
     tell: Tell | None = None,
 ) -> Summary:

@@ -92,7 +92,8 @@ def summarize(scores: Array, truth: Truth, ratio: float = RATIO, knapsack: Knaps
 
 
 def frame_scores(scores: Array, truth: Truth) -> Array:
-    """Step scores carried to all frames."""
+    """Step scores carried to all frames. Of two picks that are equally near, the later one counts: the middle frame of
+    an even number is the first of its second half."""
     scores = np.asarray(scores, np.float64)
     if scores.shape != truth.picks.shape or not np.isfinite(scores).all():
         raise DataError(
@@ -102,7 +103,7 @@ def frame_scores(scores: Array, truth: Truth) -> Array:
         )
     frames = np.arange(truth.n_frames)
     if truth.spread == "nearest":
-        return scores[np.searchsorted((truth.picks[1:] + truth.picks[:-1]) / 2, frames)]
+        return scores[np.searchsorted((truth.picks[1:] + truth.picks[:-1]) / 2, frames, side="right")]
     return scores[np.maximum(np.searchsorted(truth.picks, frames, side="right") - 1, 0)]
 
 

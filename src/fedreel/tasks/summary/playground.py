@@ -8,7 +8,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from fedreel.kernels.knapsack import knapsack
 from fedreel.media import video
 from fedreel.playground import motion
 from fedreel.playground.actions import dress
@@ -158,16 +157,17 @@ def scores(plot: Video, seed: int, number: int) -> np.ndarray:
 
 
 def _annotate(file: h5py.File, plot: Video, seed: int, number: int) -> None:
+    from fedreel.kernels.knapsack import knapsack  # a compiler, which processes that only draw need not load
+
     user_scores = scores(plot, seed, number)
     n_steps = user_scores.shape[1]
     mean = user_scores.mean(axis=0)
     spread = float(np.ptp(mean))
     starts, ends = np.array([(s.start, s.end) for s in plot.shots]).T
-    picks = (np.arange(n_steps) * STEP + STEP // 2).clip(max=plot.frames - 1)
     group = file.create_group(plot.name, track_order=True)
     group["user_scores"] = user_scores
     group["gtscore"] = ((mean - mean.min()) / (spread or 1.0)).astype(np.float32)
-    group["picks"] = picks.astype(np.int32)
+    group["picks"] = np.arange(n_steps, dtype=np.int32) * STEP  # where steps begin
     group["n_frames"], group["n_steps"], group["fps"] = plot.frames, n_steps, float(FPS)
     group["change_points"] = np.stack([starts, ends - 1], axis=1).astype(np.int32)
     group["n_frame_per_seg"] = (ends - starts).astype(np.int32)

@@ -32,7 +32,7 @@ class Summary(Result):
 
     community: str  # the model that gave the scores; `global` is everybody's
     features: str
-    shots_by: str  # how shots were found: kts or transnet
+    shots_by: str  # how shots were found: cuts, kts or transnet
     ratio: float
     fps: float  # frames a second, on average
     n_frames: int

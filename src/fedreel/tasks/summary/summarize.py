@@ -18,14 +18,14 @@ from fedreel.data.steps import VideoSteps, look
 from fedreel.errors import DataError, FedreelError, RecipeError, RunError
 from fedreel.kernels.dtw import dtw
 from fedreel.kernels.knapsack import knapsack
-from fedreel.kernels.kts import frame_segments, kts
+from fedreel.kernels.kts import frame_segments, kts_by_variance
 from fedreel.machine.device import pick_device
 from fedreel.media.cut import cut
 from fedreel.media.frames import Timeline
 from fedreel.media.thumbnails import Thumbnails, thumbnails
 from fedreel.metrics.familiarity import sequence_look
 from fedreel.runs.run import Loaded, load
-from fedreel.tasks.summary.cuts import KTS, shot_finder
+from fedreel.tasks.summary.cuts import CUTS, shot_finder
 from fedreel.tasks.summary.metrics import shot_scores
 from fedreel.tasks.summary.page import draw_page
 from fedreel.tasks.summary.result import Shot, Summary
@@ -41,14 +41,14 @@ SUFFIXES = (".mp4", ".m4v", ".mov")
 
 
 def summarize_video(
-    request: Request, ratio: float, community: str, features: Features | None, shots_by: str = KTS
+    request: Request, ratio: float, community: str, features: Features | None, shots_by: str = CUTS
 ) -> Summary:
     """Choose the shots of a video that a run's model finds most important, as many as `ratio` of its frames can hold.
 
     `community` is the name of one, `global`, or `auto`: that of the client or, where none is named, the community whose
     videos are as far from the run's public video as this one is. `features` are needed only for models whose features
-    cannot be made from their name. `shots_by` says who finds where shots end: `kts` in the features, or `transnet` in
-    the frames.
+    cannot be made from their name. `shots_by` says how shots are found: as `cuts` between frames, by `kts` in the
+    features, or by `transnet` in the frames.
     """
     places = Places.of(request, "the summary")
     _check(request, places, ratio, community)
@@ -92,7 +92,9 @@ def choose(
     scores: np.ndarray, steps: VideoSteps, ratio: float, found: np.ndarray | None = None
 ) -> tuple[list[Shot], list[str]]:
     """All shots of a video, those of the summary marked, and what there is to note. Shots are those `found`, (n, 2)
-    first and last frames, or else those of the features' own change points."""
+    first and last frames, or else those of the features' own change points. They are chosen as by the task's own test,
+    which leaves out shots that are longer than the whole summary; but if the others would fill less than half of it,
+    these are divided."""
     n_frames, notes = steps.line.n_frames, []
     room = math.floor(ratio * n_frames + 1e-9)  # .29 of 100 frames are 29, though .29 * 100 < 29
     if room == 0:
@@ -100,15 +102,15 @@ def choose(
         notes.append(f"{ratio:.0%} of {n_frames} frames are less than one; the summary is one frame")
     if len(steps.rows) > BLOCK:
         notes.append(f"the video is long: it was scored in parts of up to {BLOCK} steps")
-    whole = segments_by_kts(steps) if found is None else found
-    segments = np.concatenate([_parts(first, last, room) for first, last in whole.tolist()])
-    if len(segments) > len(whole):
-        notes.append(
-            f"{sum(last - first >= room for first, last in whole.tolist())} of {len(whole)} shots were longer than "
-            f"the whole summary may be, and were cut into equal parts"
-        )
+    segments = segments_by_kts(steps) if found is None else found
+    lengths = segments[:, 1] - segments[:, 0] + 1
+    too_long = int((lengths > room).sum())
+    if too_long and 2 * lengths[lengths <= room].sum() < room:
+        notes.append(f"{too_long} of {len(segments)} shots were longer than the whole summary may be, and were divided")
+        segments = np.concatenate([_fitting(first, last, room, steps) for first, last in segments.tolist()])
+        lengths = segments[:, 1] - segments[:, 0] + 1
     values = shot_scores(np.repeat(scores, steps.lengths), segments)
-    kept = {*_best(values, segments[:, 1] - segments[:, 0] + 1, room)}
+    kept = {*_best(values, lengths, room)}
     shots = [
         Shot(first, last, steps.line.seconds(first), steps.line.seconds(last + 1), float(value), i in kept)
         for i, ((first, last), value) in enumerate(zip(segments.tolist(), values))
@@ -188,9 +190,25 @@ def segments_by_kts(steps: VideoSteps) -> np.ndarray:
     """Shots (n, 2), first and last frames: where the features change."""
     starts: list[int] = []
     for part in _blocks(len(steps.rows)):
-        rows = steps.rows[part]
-        starts += [part.start, *(part.start + kts(rows, (len(rows) - 1) // 2)).tolist()]
+        starts += [part.start, *_changes(steps, part).tolist()]
     return frame_segments(starts[1:], steps.starts, steps.line.n_frames)
+
+
+def _changes(steps: VideoSteps, part: slice) -> np.ndarray:
+    """The steps of a part, its first left out, at which the features change."""
+    return part.start + kts_by_variance(steps.rows[part], (part.stop - part.start - 1) // 2)
+
+
+def _fitting(first: int, last: int, most: int, steps: VideoSteps) -> np.ndarray:
+    """A shot as stretches of at most so many frames: itself or, where it is longer, its parts between changes of the
+    features, and of these equal parts."""
+    bounds = [first, last + 1]
+    if last - first >= most:
+        begin = int(np.searchsorted(steps.starts, first))  # of the steps that lie in it as a whole
+        end = int(np.searchsorted(steps.starts + steps.lengths, last + 1, side="right"))
+        for part in _blocks(max(end - begin, 0)):
+            bounds += steps.starts[_changes(steps, slice(begin + part.start, begin + part.stop))].tolist()
+    return np.concatenate([_parts(a, b - 1, most) for a, b in pairwise(sorted({*bounds}))])
 
 
 def _parts(first: int, last: int, most: int) -> np.ndarray:

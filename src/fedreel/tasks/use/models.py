@@ -12,8 +12,8 @@ from fedreel.core.server import GLOBAL
 from fedreel.core.state import PrivateStore
 from fedreel.data.features import Features, make_features, same_features
 from fedreel.errors import FedreelError, RecipeError, RunError, nearest
+from fedreel.runs.reading import read_metrics
 from fedreel.runs.run import Loaded, load
-from fedreel.runs.rundir import read_metrics
 from fedreel.systems import Verb, find_system, tasks_with
 
 OTHER_FEATURES = (

@@ -53,9 +53,15 @@ def copies(files: Mapping[Path, str], folder: Path) -> dict[Path, str]:
 
 def answer_card(file: str, truth: str, answer: Recognition) -> Card:
     """What it is and what the model says, right or wrong."""
-    said = f"the model says: {answer.label}, {100 * answer.confidence:.0f} %"
+    said = f"the model says: {answer.label}, {100 * answer.confidence:.0f}\N{NO-BREAK SPACE}%"
     right = answer.label == truth
     return Card(file, f"It is: {truth}", said, right)
+
+
+def last_test(run: Path) -> dict[str, float]:
+    """The metrics of the last test."""
+    record = read_run(run).test
+    return dict(record[max(record)]["metrics"])
 
 
 def tested(run: Path) -> int:

@@ -19,8 +19,8 @@ from fedreel.data.shards import build
 from fedreel.errors import DataError, FedreelError, RecipeError, RunError
 from fedreel.reproduce import reproduce
 from fedreel.reproduce.fedvssl import SCALES
+from fedreel.runs.reading import read_metrics
 from fedreel.runs.run import load
-from fedreel.runs.rundir import read_metrics
 from fedreel.tasks.pretrain.task import Pretrain
 from fedreel.tasks.recognition.task import Recognition
 from fedreel.tasks.vision.evaluate import evaluate as module
