@@ -16,6 +16,7 @@ from fedreel.errors import RecipeError, nearest
 from fedreel.registry import ENGINES, METHODS, TASKS, Registry
 
 T = TypeVar("T")
+MOST_TEXT = 1 << 20  # characters of a TOML file
 
 
 @dataclass(frozen=True)
@@ -360,8 +361,10 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     except ModuleNotFoundError:  # Python 3.10
         import tomli as tomllib  # type: ignore[no-redef]
     try:
+        if len(text) > MOST_TEXT:
+            raise ValueError(f"{len(text)} characters, and no recipe needs more than {MOST_TEXT}")
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise RecipeError("this is not valid TOML", where=where, found=str(error)) from error
 
 

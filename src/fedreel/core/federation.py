@@ -124,9 +124,10 @@ class Federation(Server):
                 average.add(update)
         return sums
 
-    def mean(self) -> Aggregator:
-        """An empty mean of models, by the rule of the recipe's [round] section."""
-        rule = make_aggregator(self.config, self._max_weight)
+    def mean(self, told: bool = True) -> Aggregator:
+        """An empty mean of models, by the rule of the recipe's [round] section. Weights that clients have not `told`,
+        but that the server knows of itself, may be as large as they like."""
+        rule = make_aggregator(self.config, self._max_weight if told else 0.0)
         if rule.needs_all and not isinstance(rule, CappedMean) and not self._warned:
             self._warned = True
             text = f"{self.config.aggregation} keeps all updates of a round in memory and counts clients as equals"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 from fedreel.data.splits import SPLITS, split_name
 from fedreel.errors import DataError
+from fedreel.machine.records import parse_json
 from fedreel.media.video import SUFFIXES
 
 CLASSES = "classInd.txt"  # lines of a number and a class; lies beside lists that name classes by numbers
@@ -177,7 +177,7 @@ def _kinetics_table(file: Path) -> Iterator[Listed]:
 def _json(file: Path) -> Iterator[Listed]:
     """A client's videos or those of a part, [{name, label}]; {client: [videos]}; or Kinetics, {id: {annotations}}."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8-sig"))
+        content = parse_json(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError("the list cannot be read", where=str(file), found=str(error)) from error
     if isinstance(content, dict) and all(isinstance(value, dict) for value in content.values()):

@@ -54,7 +54,7 @@ class FedVMR(Method):
         groups = fed.once("groups", lambda: self.divide(fed))
         sample = fed.once("validation", lambda: self.collect(fed)) if self.weight_by == "validation" else None
         for _ in fed.rounds():
-            average = fed.mean()
+            average = fed.mean(told=self.weight_by == "samples")
             scores: dict[str, float] = {}
             for update in fed.train_chains(self.ordered(groups, fed), fed.weights, world=torch.tensor(world)):
                 scores[update.client] = self.score(fed, update, sample)

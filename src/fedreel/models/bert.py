@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch.nn import functional as F
 
 from fedreel.data.weights_file import read_file
 from fedreel.errors import DataError
+from fedreel.machine.records import parse_json
 
 OPTIONAL = ("pooler.", "embeddings.position_ids")  # in the file, and not needed for the states of tokens
 
@@ -72,7 +72,7 @@ def read_bert(folder: Path) -> Bert:
 def read_config(folder: Path) -> BertConfig:
     path = folder / "config.json"
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = parse_json(path.read_text(encoding="utf-8"))
         config = BertConfig(**{f.name: told[f.name] for f in fields(BertConfig) if f.name in told})
         kind = (told["model_type"], told.get("hidden_act", "gelu"), told.get("position_embedding_type", "absolute"))
     except (OSError, ValueError, KeyError, TypeError) as error:

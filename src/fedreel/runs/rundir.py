@@ -22,7 +22,7 @@ from fedreel.core.job import make_method, make_task, resolved
 from fedreel.core.server import ServerState, Watcher
 from fedreel.errors import RecipeError, RunError
 from fedreel.machine.files import hold_lock, write_atomic
-from fedreel.machine.records import Records
+from fedreel.machine.records import Records, parse_json
 from fedreel.runs.checkpoint import Checkpoints, Snapshot
 
 
@@ -228,7 +228,7 @@ def read_metrics(run: Path, phase: str | None = None) -> Iterator[dict[str, Any]
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
+        return parse_json(path.read_text())
     except (OSError, ValueError):
         return {}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 from fedreel.data.splits import SPLITS
 from fedreel.errors import DataError
+from fedreel.machine.records import parse_json
 
 TABLES = ("videos.csv", "Charades_v1_*.csv")  # what lies beside annotations and tells of their videos
 HEAD = 1 << 16  # bytes that tell what a file is; a folder may also hold text files that are very large
@@ -153,7 +153,7 @@ def _line(line: str, where: str) -> list[Span]:
 def _windows(line: str, where: str) -> list[Span]:
     """QVHighlights: a query may have several moments, each of which is asked for by itself here."""
     try:
-        entry = json.loads(line)
+        entry = parse_json(line)
     except (ValueError, RecursionError):
         raise _Malformed("it is not JSON") from None
     if not isinstance(entry, dict):
@@ -271,6 +271,6 @@ def _lines(path: Path) -> list[str]:
 
 def _json(path: Path) -> Json:
     try:
-        return json.loads("\n".join(_lines(path)))
+        return parse_json("\n".join(_lines(path)))
     except (ValueError, RecursionError) as error:
         raise DataError("this file is not valid JSON", where=str(path), found=str(error)) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,11 +10,14 @@ from typing import Any
 import h5py
 import numpy as np
 
+from fedreel.data.bounded import opened_h5
 from fedreel.data.damaged import H5_ERRORS
 from fedreel.errors import DataError
+from fedreel.machine.records import parse_json
 from fedreel.tasks.summary.data import SummaryVideo, plain_name
 
 TSV, MAT = "ydata-tvsum50-anno.tsv", "ydata-tvsum50.mat"
+MOST_VIDEOS = 10_000
 KNOWN = f"{TSV} or {MAT} of TVSum, or SumMe's folder GT of .mat files"
 
 
@@ -107,14 +109,21 @@ def _tsv(path: Path) -> Iterator[_Annotated]:
 def _tvsum(path: Path) -> Iterator[_Annotated]:
     """TVSum's struct, an h5 file of MATLAB 7.3: columns of references, texts as numbers of their characters."""
     try:
-        with h5py.File(path, "r") as file:
-            names, scores = (file["tvsum50"][key][()].reshape(-1) for key in ("video", "user_anno"))
+        with opened_h5(path) as file:
+            names, scores = (_references(file.inside("tvsum50").node(key)) for key in ("video", "user_anno"))
             for name, of in zip(names, scores):
-                text = "".join(map(chr, file[name][()].reshape(-1)))
-                yield _Annotated(text, file[of][()].astype(np.float32))
+                text = "".join(map(chr, file.numbers(file.group[name], "video").reshape(-1)[:1000]))
+                yield _Annotated(text, file.numbers(file.group[of], "user_anno").astype(np.float32))
     except H5_ERRORS as error:
         expected = "the struct tvsum50 with video and user_anno, as MATLAB 7.3 stores it"
         raise DataError("annotations cannot be read", where=str(path), expected=expected, found=str(error)) from error
+
+
+def _references(found: h5py.Dataset) -> np.ndarray:
+    """What a column of a struct refers to."""
+    if not isinstance(found, h5py.Dataset) or not h5py.check_ref_dtype(found.dtype) or found.size > MOST_VIDEOS:
+        raise ValueError("a column that is none of references")
+    return np.asarray(found[()]).reshape(-1)
 
 
 def _summe(path: Path) -> _Annotated:
@@ -136,7 +145,7 @@ def _summe(path: Path) -> _Annotated:
 def _splits(path: Path) -> list[dict[str, list[str]]]:
     expected = "a json file: [{'train_keys': [...], 'test_keys': [...]}, ...]"
     try:
-        splits = json.loads(path.read_text(encoding="utf-8"))
+        splits = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError("the splits cannot be read", where=str(path), expected=expected, found=str(error)) from error
     good = isinstance(splits, list) and splits

@@ -1,0 +1,164 @@
+"""Arrays out of files from elsewhere. What a file claims to hold is compared with its size before memory is taken for
+it, and nothing outside the file is read."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any
+
+import h5py
+import numpy as np
+from numpy.lib import format as npy
+
+FLOOR = 256 << 20  # bytes that any file may unpack to
+TIMES = 32  # and so many times its own size: more than numbers can be compressed, as a rule
+MEMBERS = 10_000  # of an .npz file
+CHUNK = 16 << 20  # bytes that are read at once
+HEADER = 10_000  # characters of an array's header
+_H5_KINDS = "fiub"  # numbers
+
+
+class TooLarge(ValueError):
+    """A file claims to hold more than its size allows for."""
+
+
+def allowed(path: Path) -> int:
+    """How many bytes the arrays of this file may take in memory."""
+    return FLOOR + TIMES * path.stat().st_size
+
+
+def read_npy(path: Path) -> np.ndarray:
+    """The array of an .npy file; ValueError where there is none."""
+    with path.open("rb") as file:
+        return _array(file, path.stat().st_size, path.name)
+
+
+def read_npz(path: Path, keys: Collection[str] | None = None) -> dict[str, np.ndarray]:
+    """Arrays of an .npz file by name: these, as far as they are there, or all. No objects."""
+    left, arrays = allowed(path), {}
+    with zipfile.ZipFile(path) as archive:
+        for name, info in _members(archive).items():
+            if keys is not None and name not in keys:
+                continue
+            with archive.open(info) as file:
+                arrays[name] = found = _array(file, left, name)
+            left -= found.nbytes
+    return arrays
+
+
+def npz_names(path: Path) -> list[str]:
+    """The names of the arrays in an .npz file, in their order."""
+    with zipfile.ZipFile(path) as archive:
+        return [*_members(archive)]
+
+
+@contextmanager
+def opened_h5(path: Path) -> Iterator[H5]:
+    """An h5 file to read arrays from."""
+    with h5py.File(path, "r") as file:
+        yield H5(file, allowed(path))
+
+
+class H5:
+    """A group of an h5 file. Links to other files, and data that lie in other files, are refused with a ValueError, and
+    so is what the file's size does not allow for: over all that is read, if `left` is shared."""
+
+    def __init__(self, group: h5py.Group, left: int) -> None:
+        self.group, self.left = group, left
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(map(str, self.group))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.group.keys()  # noqa: SIM118 (a group follows paths and links)
+
+    def node(self, key: str) -> Any:
+        """A group or a dataset of this file."""
+        if not isinstance(self.group.get(key, getlink=True), h5py.HardLink):
+            raise ValueError(f"'{key}' is a link, which such files do not need")
+        found = self.group[key]
+        if isinstance(found, h5py.Dataset):
+            self.check(found)
+        return found
+
+    def inside(self, key: str) -> H5:
+        found = self.node(key)
+        if not isinstance(found, h5py.Group):
+            raise ValueError(f"'{key}' is a {type(found).__name__}, not a group")
+        return H5(found, self.left)
+
+    def array(self, key: str) -> np.ndarray:
+        """The numbers of a dataset."""
+        return self.numbers(self.node(key), key)
+
+    def numbers(self, found: Any, key: str) -> np.ndarray:
+        if not isinstance(found, h5py.Dataset) or found.dtype.kind not in _H5_KINDS:
+            raise ValueError(f"'{key}' holds no numbers")
+        self.check(found)
+        self.left -= found.size * 8
+        return np.asarray(found[()])
+
+    def text(self, key: str) -> Any:
+        """One value of a dataset or, where there is none, of an attribute; None if there is neither."""
+        if key in self:
+            found = self.node(key)
+            if not isinstance(found, h5py.Dataset) or found.size != 1 or found.dtype.itemsize > 1 << 16:
+                raise ValueError(f"'{key}' is no single text")
+            return found[()]
+        if key not in self.group.attrs:
+            return None
+        told = self.group.attrs.get_id(key)
+        if math.prod(told.shape or ()) != 1 or told.dtype.itemsize > 1 << 16:
+            raise ValueError(f"'{key}' is no single text")
+        return self.group.attrs[key]
+
+    def check(self, found: h5py.Dataset) -> None:
+        if found.external is not None or found.is_virtual:
+            raise ValueError("its numbers lie in another file")
+        chunk = math.prod(found.chunks or (0,)) * found.dtype.itemsize
+        claimed = max((found.size or 0) * max(found.dtype.itemsize, 8), chunk)
+        if claimed > self.left:
+            raise TooLarge(f"{claimed} bytes are claimed, of which the file's size allows {max(self.left, 0)}")
+
+
+def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    infos = archive.infolist()
+    if len(infos) > MEMBERS:
+        raise TooLarge(f"{len(infos)} members")
+    return {i.filename.removesuffix(".npy"): i for i in infos if i.filename.endswith(".npy")}
+
+
+def _array(file: IO[bytes], left: int, name: str) -> np.ndarray:
+    """The array that begins here, if it takes no more than `left` bytes."""
+    version = npy.read_magic(file)
+    if version not in ((1, 0), (2, 0), (3, 0)):
+        raise ValueError(f"'{name}' is of an unknown version of numpy's format")
+    head = file.read(2 if version == (1, 0) else 4)
+    length = int.from_bytes(head, "little")
+    if length > HEADER:
+        raise TooLarge(f"'{name}' begins with {length} characters of header")
+    text = file.read(length)
+    start = BytesIO(head + text)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, fortran, dtype = read(start, max_header_size=HEADER)
+    if dtype.hasobject or dtype.kind not in "fiubUS":
+        raise ValueError(f"'{name}' holds no numbers or texts, but {dtype}")
+    if any(n < 0 for n in shape) or len(shape) > 32:
+        raise ValueError(f"'{name}' has the shape {shape}")
+    size = math.prod(shape) * dtype.itemsize
+    if size > left:
+        raise TooLarge(f"'{name}' claims {size} bytes, of which the file's size allows {max(left, 0)}")
+    if not size:
+        return np.zeros(shape, dtype)
+    content, filled = np.empty(size, np.uint8), 0
+    while filled < size and (count := file.readinto(content[filled : filled + CHUNK])):  # type: ignore[attr-defined]
+        filled += count
+    if filled < size:
+        raise ValueError(f"'{name}' ends after {filled} of {size} bytes")
+    flat = content.view(dtype)
+    return flat.reshape(shape[::-1]).transpose() if fortran else flat.reshape(shape)
