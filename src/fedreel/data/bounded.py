@@ -3,10 +3,14 @@ it, and nothing outside the file is read."""
 
 from __future__ import annotations
 
+import ast
 import math
+import re
+import sys
 import zipfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +24,7 @@ TIMES = 32  # and so many times its own size: more than numbers can be compresse
 MEMBERS = 10_000  # of an .npz file
 CHUNK = 16 << 20  # bytes that are read at once
 HEADER = 10_000  # characters of an array's header
+_LONG = re.compile(r"(\d)L\b")  # how Python 2 wrote some numbers
 _H5_KINDS = "fiub"  # numbers
 
 
@@ -49,6 +54,20 @@ def read_npz(path: Path, keys: Collection[str] | None = None) -> dict[str, np.nd
                 arrays[name] = found = _array(file, left, name)
             left -= found.nbytes
     return arrays
+
+
+def array_of(content: bytes, name: str) -> np.ndarray:
+    """The array of the bytes of an .npy file."""
+    return _array(BytesIO(content), len(content), name)
+
+
+def mapped_npy(path: Path) -> np.ndarray:
+    """The array of an .npy file, read as it is used."""
+    with path.open("rb") as file:
+        head, start = read_header(file, path.name), file.tell()
+    if head.dtype.hasobject or not head.nbytes or start + head.nbytes > path.stat().st_size:
+        raise ValueError(f"'{path.name}' does not hold the numbers that its header promises")
+    return np.memmap(path, head.dtype, "r", start, head.shape, "F" if head.fortran else "C")
 
 
 def npz_names(path: Path) -> list[str]:
@@ -133,24 +152,46 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     return {i.filename.removesuffix(".npy"): i for i in infos if i.filename.endswith(".npy")}
 
 
-def _array(file: IO[bytes], left: int, name: str) -> np.ndarray:
-    """The array that begins here, if it takes no more than `left` bytes."""
+@dataclass(frozen=True)
+class Header:
+    """What an array's header says."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def read_header(file: IO[bytes], name: str) -> Header:
+    """The header at the beginning of an .npy file; then its numbers come. ValueError for any other."""
     version = npy.read_magic(file)
     if version not in ((1, 0), (2, 0), (3, 0)):
         raise ValueError(f"'{name}' is of an unknown version of numpy's format")
-    head = file.read(2 if version == (1, 0) else 4)
-    length = int.from_bytes(head, "little")
+    length = int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")
     if length > HEADER:
         raise TooLarge(f"'{name}' begins with {length} characters of header")
-    text = file.read(length)
-    start = BytesIO(head + text)
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, fortran, dtype = read(start, max_header_size=HEADER)
-    if dtype.hasobject or dtype.kind not in "fiubUS":
-        raise ValueError(f"'{name}' holds no numbers or texts, but {dtype}")
-    if any(n < 0 for n in shape) or len(shape) > 32:
-        raise ValueError(f"'{name}' has the shape {shape}")
-    size = math.prod(shape) * dtype.itemsize
+    text = _LONG.sub(r"\1", file.read(length).decode("utf-8" if version == (3, 0) else "latin-1"))
+    try:
+        told = ast.literal_eval(text.strip())
+        shape, fortran, descr = told["shape"], told["fortran_order"], told["descr"]
+        dtype = np.dtype(descr if isinstance(descr, str) else "V")
+    except Exception as error:  # whatever Python's own reader trips over
+        raise ValueError(f"'{name}' has no header of numpy's: {type(error).__name__}") from None
+    sizes = isinstance(shape, tuple) and len(shape) <= 32 and all(type(n) is int and 0 <= n < 2**60 for n in shape)
+    if not sizes or type(fortran) is not bool or dtype.kind not in "fiubUSO" or dtype.itemsize > 1 << 20:
+        raise ValueError(f"'{name}' holds no numbers or texts, but {text[:100]}")
+    return Header(shape, fortran, dtype)
+
+
+def _array(file: IO[bytes], left: int, name: str) -> np.ndarray:
+    """The array that begins here, if it takes no more than `left` bytes."""
+    head = read_header(file, name)
+    shape, fortran, dtype, size = head.shape, head.fortran, head.dtype, head.nbytes
+    if dtype.hasobject:
+        raise ValueError(f"'{name}' holds no numbers or texts, but objects")
     if size > left:
         raise TooLarge(f"'{name}' claims {size} bytes, of which the file's size allows {max(left, 0)}")
     if not size:
@@ -161,4 +202,6 @@ def _array(file: IO[bytes], left: int, name: str) -> np.ndarray:
     if filled < size:
         raise ValueError(f"'{name}' ends after {filled} of {size} bytes")
     flat = content.view(dtype)
+    if dtype.kind == "U" and int(flat.view(np.dtype("u4").newbyteorder(dtype.byteorder)).max()) > sys.maxunicode:
+        raise ValueError(f"'{name}' holds texts of no characters")
     return flat.reshape(shape[::-1]).transpose() if fortran else flat.reshape(shape)

@@ -215,11 +215,13 @@ def _kinetics_entry(name: str, told: dict[str, Any], where: str) -> Listed:
 def _kinetics(name: str, label: Any, times: tuple[Any, Any], split: Any, where: str) -> Listed:
     """Files are called ID_000010_000020 by those who cut them, or ID."""
     label = str(label or "").strip()
+    if not isinstance(name, str) or not name:
+        raise _malformed(where, name, "the id of a video")
     names = [name]
     try:
         if all(time not in (None, "") for time in times):
             names.insert(0, f"{name}_{int(float(times[0])):06d}_{int(float(times[1])):06d}")
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise _malformed(where, times, "times in seconds") from None
     prefix = f"{label}/" if label else ""
     return Listed(tuple(prefix + n for n in names), where, label, split_name(str(split or "").strip(), where))

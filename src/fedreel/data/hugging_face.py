@@ -152,4 +152,6 @@ def load_model(cls: Any, folder: Path, config: Any, part: str = "", **settings: 
 
 
 def _three(values: Any) -> bool:
-    return isinstance(values, list) and len(values) == 3 and all(isinstance(v, int | float) for v in values)
+    """Three numbers of colours, which are small."""
+    numbers = isinstance(values, list) and len(values) == 3 and all(isinstance(v, int | float) for v in values)
+    return numbers and all(-1e6 < v < 1e6 for v in values)

@@ -21,6 +21,7 @@ CHARADES, ACTIVITYNET = "Charades-STA", "ActivityNet Captions"
 Json = Any
 Ratings = tuple[tuple[int, ...], ...]
 """For each stretch of STRETCH seconds, how much of a highlight some people found it to be, 0 to 4; 0 elsewhere."""
+LONGEST = 1e6  # seconds of a video
 STRETCH = 2.0
 
 
@@ -248,9 +249,9 @@ def _number(value: Json) -> float:
 
 
 def _length(value: Json) -> float:
-    """Seconds above 0, or 0 for unknown."""
+    """Seconds above 0, or 0 for unknown, as of a video that would last for weeks."""
     number = _number(value)
-    return number if number > 0 else 0.0
+    return number if 0 < number <= LONGEST else 0.0
 
 
 def _head(path: Path) -> bytes:

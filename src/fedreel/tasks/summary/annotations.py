@@ -17,7 +17,8 @@ from fedreel.machine.records import parse_json
 from fedreel.tasks.summary.data import SummaryVideo, plain_name
 
 TSV, MAT = "ydata-tvsum50-anno.tsv", "ydata-tvsum50.mat"
-MOST_VIDEOS = 10_000
+MOST_VIDEOS, MOST_SCORE = 10_000, 1000
+KEYS = ("train_keys", "test_keys")  # of a split
 KNOWN = f"{TSV} or {MAT} of TVSum, or SumMe's folder GT of .mat files"
 
 
@@ -91,10 +92,10 @@ def _annotated(path: Path) -> Iterator[_Annotated]:
 def _tsv(path: Path) -> Iterator[_Annotated]:
     """TVSum's table: a line for each video and user with the video's name, its category and a score for every frame."""
     by_video: dict[str, list[list[int]]] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         try:
             name, _, scores = line.split("\t")
-            by_video.setdefault(name, []).append([int(score) for score in scores.split(",")])
+            by_video.setdefault(name, []).append([_score(score) for score in scores.split(",")])
         except ValueError as error:
             expected = "a video's name, its category and its scores with commas between them, tabs between the three"
             raise DataError(
@@ -104,6 +105,13 @@ def _tsv(path: Path) -> Iterator[_Annotated]:
         if len({*map(len, rows)}) > 1:
             raise DataError("users scored different numbers of frames", where=f"{path}, video {name}")
         yield _Annotated(name, np.array(rows, np.float32))
+
+
+def _score(word: str) -> int:
+    score = int(word)
+    if not 0 <= score <= MOST_SCORE:
+        raise ValueError(f"a score of {word[:20]}")
+    return score
 
 
 def _tvsum(path: Path) -> Iterator[_Annotated]:
@@ -149,7 +157,7 @@ def _splits(path: Path) -> list[dict[str, list[str]]]:
     except (OSError, ValueError) as error:
         raise DataError("the splits cannot be read", where=str(path), expected=expected, found=str(error)) from error
     good = isinstance(splits, list) and splits
-    if not good or not all(isinstance(s, dict) and {"train_keys", "test_keys"} <= {*s} for s in splits):
+    if not good or not all(isinstance(s, dict) and all(isinstance(s.get(k), list) for k in KEYS) for s in splits):
         raise DataError("these are no splits", where=str(path), expected=expected)
     return splits
 
