@@ -148,6 +148,18 @@ def _virtual() -> h5py.VirtualLayout:
     return layout
 
 
+def test_texts_in_h5_that_would_keep_the_library_busy_for_ever_are_refused(tmp_path: Path) -> None:
+    """One byte: a text of 13 letters becomes one of 1037, which ends among zeros; HDF5 2.0 does not come back."""
+    path = summary_file(tmp_path / "a.h5", lambda group: group.update(video_name="Air_Force_One", owner="anna"))
+    assert read_summary(path)[0].known_as == "Air_Force_One"
+    content = path.read_bytes()
+    at = content.index(b"Air_Force_One") - 8
+    assert content[at] == 13
+    path.write_bytes(content[: at + 1] + b"\x04" + content[at + 2 :])
+    with pytest.raises(DataError, match="do not lie one after another"):
+        read_summary(path)
+
+
 def test_features_in_h5_hold_their_own_numbers_too(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "other.h5", "w") as other:
         other["secret"] = np.ones((3, 4), np.float32)

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import ast
 import math
+import mmap
 import re
 import sys
 import zipfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
@@ -23,6 +25,7 @@ FLOOR = 256 << 20  # bytes that any file may unpack to
 TIMES = 32  # and so many times its own size: more than numbers can be compressed, as a rule
 MEMBERS = 10_000  # of an .npz file
 CHUNK = 16 << 20  # bytes that are read at once
+HEAP = b"GCOL\x01\0\0\0"  # how a heap of texts begins
 HEADER = 10_000  # characters of an array's header
 _LONG = re.compile(r"(\d)L\b")  # how Python 2 wrote some numbers
 _H5_KINDS = "fiub"  # numbers
@@ -124,6 +127,8 @@ class H5:
 
     def text(self, key: str) -> Any:
         """One value of a dataset or, where there is none, of an attribute; None if there is neither."""
+        path = Path(self.group.file.filename)
+        _check_heaps(path, path.stat().st_size, path.stat().st_mtime_ns)
         if key in self:
             found = self.node(key)
             if not isinstance(found, h5py.Dataset) or found.size != 1 or found.dtype.itemsize > 1 << 16:
@@ -143,6 +148,26 @@ class H5:
         claimed = max((found.size or 0) * max(found.dtype.itemsize, 8), chunk)
         if claimed > self.left:
             raise TooLarge(f"{claimed} bytes are claimed, of which the file's size allows {max(self.left, 0)}")
+
+
+@lru_cache(maxsize=8)
+def _check_heaps(path: Path, size: int, _: int) -> None:
+    """Texts of an h5 file lie in heaps, one after another, up to a free space. Where these do not end at the heap's end
+    the library, up to HDF5 2.0 at least, goes round for ever."""
+    if not size:
+        return
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        start = content.find(HEAP)
+        while start >= 0:
+            end = start + int.from_bytes(content[start + 8 : start + 16], "little")
+            at = start + 16
+            while at + 16 <= end:
+                length, free = int.from_bytes(content[at + 8 : at + 16], "little"), content[at : at + 2] == b"\0\0"
+                step = length if free else 16 + -(-length // 8) * 8
+                at += step
+                if step < 16 or at > min(end, size):
+                    raise ValueError("its texts do not lie one after another")
+            start = content.find(HEAP, start + 16)
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
