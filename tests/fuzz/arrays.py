@@ -28,7 +28,7 @@ from fedreel.runs.checkpoint import Checkpoints, Snapshot
 from fedreel.tasks.image.cifar import read_cifar
 from fedreel.tasks.moments.features import open_features
 from fedreel.tasks.moments.text import Words
-from fedreel.tasks.skeleton import npz, pickled
+from fedreel.tasks.skeleton import npz, pickled, prepare, uestc
 from fedreel.tasks.summary.annotations import _annotated
 from fedreel.tasks.summary.data import read_summary
 from fedreel.tasks.use.trust import read_trust
@@ -207,6 +207,28 @@ def space() -> bytes:
     return safetensors.torch.save({"models/global/mean": torch.zeros(3), "models/global/whitening": torch.eye(3)})
 
 
+def mat(compressed: bool, **matrices: np.ndarray) -> bytes:
+    from scipy.io import savemat
+
+    out = io.BytesIO()
+    savemat(out, matrices, do_compression=compressed)
+    return out.getvalue()
+
+
+def mats(**matrices: np.ndarray) -> list[bytes]:
+    return [mat(True, **matrices), mat(False, **matrices)]
+
+
+def prepared() -> bytes:
+    words = {name: np.array(["x", "y"]) for name in ("classes", "splits", "names", "subjects", "sensor")}
+    dropped = {"dropped_where": np.array(["w"]), "dropped_line": np.array([0]), "dropped_reason": np.array(["r"])}
+    return saved(np.savez, x=np.ones((2, 3), np.float32), labels=np.arange(2), **words, **dropped)
+
+
+def kept_set(path: Path) -> object:
+    return prepare._kept(path, (3,))
+
+
 SKELETONS = skeleton_files.arrays(joints=[f"j{k}" for k in range(4)], split=np.array(["train", "test"] * 2))
 FEATURES = {
     "ids": np.array(["a", "b"]),
@@ -230,6 +252,19 @@ HARNESSES = (
     Harness("feature h5", lambda: [h5(feature_h5)], features_of, file="a.h5"),
     Harness("words npz", lambda: [saved(np.savez, **WORDS)], Words.read, ZIP, "w.npz"),
     Harness("kept array", lambda: [npy(np.ones((3, 4), np.float32))], kept, spoil_npy, "a.npy"),
+    Harness("prepared npz", lambda: [prepared()], kept_set, ZIP, "a.npz"),
+    Harness(
+        "uestc mat",
+        lambda: mats(m=np.ones((4, 75))),
+        lambda path: uestc.read(path.parent),
+        file="a3_d0_p001_c1_skeleton.mat",
+    ),
+    Harness(
+        "summe mat",
+        lambda: mats(user_score=np.ones((6, 2))),
+        lambda path: [*_annotated(path.parent.parent)],
+        file="GT/a.mat",
+    ),
     Harness("summary h5", lambda: [h5(summary)], read_summary, file="a.h5"),
     Harness("tvsum mat", lambda: [h5(tvsum)], lambda path: [*_annotated(path)], file="a.mat"),
     Harness("pyskl pickle", lambda: [pyskl()], pickled.read_pyskl, file="a.pkl"),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 
 from fedreel.data.bounded import opened_h5
 from fedreel.data.damaged import H5_ERRORS
+from fedreel.data.mat_file import read_matrices
 from fedreel.errors import DataError
 from fedreel.machine.records import parse_json
 from fedreel.tasks.summary.data import SummaryVideo, plain_name
@@ -137,14 +137,10 @@ def _references(found: h5py.Dataset) -> np.ndarray:
 def _summe(path: Path) -> _Annotated:
     """One video of SumMe: user_score is (frames, users), 0 where a user left a frame out."""
     try:
-        from scipy.io import loadmat
-    except ImportError as error:
-        hint = "pip install 'fedreel[mat]'"
-        raise DataError("the package scipy is needed to read .mat files", where=str(path), hint=hint) from error
-    try:
-        found: Mapping[str, Any] = loadmat(path, variable_names=["user_score"])
-        scores = np.asarray(found["user_score"], np.float32)
-    except Exception as error:  # loadmat raises whatever a damaged file leads it to
+        scores = read_matrices(path)["user_score"].astype(np.float32)
+        if scores.ndim != 2 or not scores.size:
+            raise ValueError(f"user_score of the shape {scores.shape}")
+    except (OSError, ValueError, KeyError) as error:
         expected = "a .mat file with user_score"
         raise DataError("annotations cannot be read", where=str(path), expected=expected, found=str(error)) from error
     return _Annotated(path.stem, scores.T)
