@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import pickle
+import resource
 import struct
 import subprocess
 import sys
@@ -158,6 +159,22 @@ def test_texts_in_h5_that_would_keep_the_library_busy_for_ever_are_refused(tmp_p
     path.write_bytes(content[: at + 1] + b"\x04" + content[at + 2 :])
     with pytest.raises(DataError, match="do not lie one after another"):
         read_summary(path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells how much memory a process has")
+def test_a_text_in_h5_that_claims_gigabytes_takes_none(tmp_path: Path) -> None:
+    """The length of a text stands before the place of its heap; HDF5 takes memory for it first."""
+    path = summary_file(tmp_path / "a.h5", lambda group: group.attrs.update(owner="anna"))
+    content = path.read_bytes()
+    heap = content.index(b"GCOL").to_bytes(8, "little")
+    at = content.index(b"\x04\0\0\0" + heap)
+    path.write_bytes(content[:at] + (3 << 30).to_bytes(4, "little") + content[at + 4 :])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(DataError, match="key owner"):
+        read_summary(path)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, resource.getrlimit(resource.RLIMIT_AS)
+    assert after[0] - before[0] < 500_000  # kB
+    assert after[1] == before[1]
 
 
 def test_features_in_h5_hold_their_own_numbers_too(tmp_path: Path) -> None:

@@ -133,13 +133,15 @@ class H5:
             found = self.node(key)
             if not isinstance(found, h5py.Dataset) or found.size != 1 or found.dtype.itemsize > 1 << 16:
                 raise ValueError(f"'{key}' is no single text")
-            return found[()]
+            with little_memory():
+                return found[()]
         if key not in self.group.attrs:
             return None
         told = self.group.attrs.get_id(key)
         if math.prod(told.shape or ()) != 1 or told.dtype.itemsize > 1 << 16:
             raise ValueError(f"'{key}' is no single text")
-        return self.group.attrs[key]
+        with little_memory():
+            return self.group.attrs[key]
 
     def check(self, found: h5py.Dataset) -> None:
         if found.external is not None or found.is_virtual:
@@ -148,6 +150,29 @@ class H5:
         claimed = max((found.size or 0) * max(found.dtype.itemsize, 8), chunk)
         if claimed > self.left:
             raise TooLarge(f"{claimed} bytes are claimed, of which the file's size allows {max(self.left, 0)}")
+
+
+@contextmanager
+def little_memory(most: int = FLOOR) -> Iterator[None]:
+    """For what takes as much memory as a file claims and cannot be asked before, such as h5's texts: no more than so
+    many bytes beyond what this process has, where the system can hold it to that (Linux)."""
+    try:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (ImportError, OSError):
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = pages * resource.getpagesize() + most
+    if before[0] != resource.RLIM_INFINITY and before[0] < wanted:
+        yield
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (wanted, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @lru_cache(maxsize=8)
