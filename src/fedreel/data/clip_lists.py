@@ -168,10 +168,13 @@ def _kinetics_table(file: Path) -> Iterator[Listed]:
         raise DataError(
             "this table is no list of Kinetics", where=str(file), expected=expected, found=",".join(columns)
         )
-    with file.open(newline="", encoding="utf-8-sig") as opened:
-        for row in (table := csv.DictReader(opened)):
-            times = row.get("time_start"), row.get("time_end")
-            yield _kinetics(row["youtube_id"], row.get("label"), times, row.get("split"), f"{file}:{table.line_num}")
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as opened:
+            for row in (table := csv.DictReader(opened)):
+                times, where = (row.get("time_start"), row.get("time_end")), f"{file}:{table.line_num}"
+                yield _kinetics(row["youtube_id"], row.get("label"), times, row.get("split"), where)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError("the list cannot be read", where=str(file), found=str(error)) from error
 
 
 def _json(file: Path) -> Iterator[Listed]:
