@@ -1,6 +1,8 @@
 # `make demo` shows what fedreel does, `make test` checks it. Each sets up in .venv what it needs, and no more.
 PYTHON ?= python3
 WORKERS ?= 4
+N ?= 100000
+SEED ?= 0
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -8,7 +10,7 @@ RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup demo lint test test-fast test-durations wheel clean all-tests fast-tests
+.PHONY: setup demo lint test test-fast test-durations fuzz wheel clean all-tests fast-tests
 setup: $(DEV)
 
 # What runs jobs: enough for the demo.
@@ -48,6 +50,10 @@ fast-tests: $(DEV)
 # Everything, and how long each test took is written to tests/durations.json. Wants a quiet machine.
 test-durations: $(DEV)
 	$(PYTEST) --write-durations $(ARGS)
+
+# So many mutated inputs for every reader of files and every message; SEED gives others. Faults go to fuzz-found/.
+fuzz: $(DEV)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/run.py --inputs $(N) --seed $(SEED) --jobs $(WORKERS)
 
 # The wheel and the source distribution, in dist/.
 wheel: $(DEV)

@@ -22,8 +22,6 @@ EXTRAS = {  # folders and files -> the extra whose packages they may import besi
     "models/sentences.py": "text",
     "data/hugging_face.py": "hf",
     "tasks/skeleton/poses/networks.py": "pose",
-    "tasks/skeleton/uestc.py": "mat",
-    "tasks/summary/annotations.py": "mat",
 }
 
 
@@ -54,7 +52,7 @@ def test_every_import_is_declared() -> None:
             if distribution not in always | extras.get(extra, set()):
                 undeclared.append(f"{place}: {module}")
     assert not undeclared
-    assert {"torch", "cryptography", "httpx", "scipy", "flwr"} <= used  # it did look
+    assert {"torch", "cryptography", "httpx", "h5py", "flwr"} <= used  # it did look
 
 
 def test_every_place_with_an_extra_is_there() -> None:

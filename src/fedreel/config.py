@@ -16,6 +16,7 @@ from fedreel.errors import RecipeError, nearest
 from fedreel.registry import ENGINES, METHODS, TASKS, Registry
 
 T = TypeVar("T")
+MOST_TEXT = 1 << 20  # characters of a TOML file
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class RoundConfig:
     trim: float = 0.2  # trimmed-mean: share cut off at each end
     byzantine: int = 1  # krum: how many bad clients to withstand
     max_change: float = 100.0  # admission: ||update - sent|| <= max_change * (1 + ||sent||)
+    max_count: float = 1e9  # admission: no client has more samples, frames or steps than this
+    max_weight: float = 10.0  # at real sites: no model counts for more than so many times the middle one; 0: it may
     keep_models: int = 0  # how many global models to keep, evenly over the rounds: round-0010, round-0020, ...
     mean_over: Literal["all", "trained"] = "all"  # whose tests are in the means; trained: those who have trained yet
     trust: bool = True  # after the last round, ask how far the model is to be trusted; not where nothing is tested
@@ -66,6 +69,9 @@ class RoundConfig:
     def __post_init__(self) -> None:
         check_ranges(self, "round", rounds=(1, math.inf), fraction=(0, 1), clients=(0, math.inf), min_answers=(0, 1))
         check_ranges(self, "round", trim=(0, 0.499), byzantine=(0, math.inf))
+        check_ranges(self, "round", max_change=(0, math.inf), max_count=(1, 1e15))
+        if self.max_weight != 0:
+            check_ranges(self, "round", max_weight=(1, math.inf))
         check_ranges(
             self, "round", **dict.fromkeys(("evaluate_every", "repeat", "time_limit", "keep_models"), (0, math.inf))
         )
@@ -355,8 +361,10 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     except ModuleNotFoundError:  # Python 3.10
         import tomli as tomllib  # type: ignore[no-redef]
     try:
+        if len(text) > MOST_TEXT:
+            raise ValueError(f"{len(text)} characters, and no recipe needs more than {MOST_TEXT}")
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise RecipeError("this is not valid TOML", where=where, found=str(error)) from error
 
 

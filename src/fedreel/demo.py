@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreel.config import load_recipe
-from fedreel.errors import RecipeError, nearest
+from fedreel.errors import RecipeError, nearest, plain
 from fedreel.machine.files import new_folder
 from fedreel.machine.processes import cores, in_processes
 from fedreel.report.exhibits import RECORD, Stand, write_exhibition
@@ -121,4 +121,4 @@ def _write(page: Path, jobs: Sequence[Job], *, running: bool) -> None:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(plain(text), file=sys.stderr, flush=True)

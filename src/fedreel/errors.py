@@ -12,7 +12,7 @@ class FedreelError(Exception):
     def __init__(self, problem: str, *, expected: str = "", found: str = "", where: str = "", hint: str = "") -> None:
         self.problem, self.expected, self.found, self.where, self.hint = problem, expected, found, where, hint
         rows = [("where", where), ("expected", expected), ("found", found), ("next", hint)]
-        super().__init__("\n".join([problem, *(f"  {name + ':':<9} {text}" for name, text in rows if text)]))
+        super().__init__(plain("\n".join([problem, *(f"  {name + ':':<9} {text}" for name, text in rows if text)])))
 
 
 class RecipeError(FedreelError):
@@ -37,6 +37,13 @@ class PolicyError(FedreelError):
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, with what is kept of the work. The command line says it; a program sees a KeyboardInterrupt."""
+
+
+def plain(text: str, most: int = 0) -> str:
+    """Text that others wrote, as it may stand on a terminal or in a log: what is neither a line's end nor printable,
+    such as an escape sequence, is spelled out; what is longer than `most` is cut."""
+    cut = text[:most] + "..." if most and len(text) > most else text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in cut)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from fedreel.core.admission import Admission
 from fedreel.core.client import Client
+from fedreel.core.declared import Declared
 from fedreel.core.exchange import Ledger, Policy
 from fedreel.core.ledger import departures, read_ledger, tensors, totals
 from fedreel.core.method import question
@@ -133,7 +134,8 @@ def test_the_ledger_adds_up_and_survives_a_torn_line(tmp_path: Path) -> None:
 
 def _admission() -> tuple[Admission, Order, Weights]:
     sent = Weights.of({"w": torch.ones(4), "n": torch.tensor(1)})
-    admission = Admission(sent.layout, max_change=2.0)
+    kinds = {"samples": "count", "loss": "loss"}
+    admission = Admission(sent.layout, 2.0, lambda order: Declared(kinds, trained=True))
     order = Order(3, 1, "a", TRAIN, {"global": sent})
     admission.expect(order)
     return admission, order, sent

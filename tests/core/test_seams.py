@@ -14,6 +14,7 @@ from torch import nn
 from fedreel.config import RoundConfig, TrainConfig, make_recipe
 from fedreel.core.admission import Admission
 from fedreel.core.client import Client
+from fedreel.core.declared import declared
 from fedreel.core.federation import Federation
 from fedreel.core.job import check_fit
 from fedreel.core.ledger import departures, tensors
@@ -71,7 +72,7 @@ def _judged(tmp_path: Path, change: Any) -> str | None:
     worker = make_worker(tmp_path, Telling())
     order = Order(1, 1, "c0", TRAIN, {"global": worker.start})
     reply = change(worker.execute(order))
-    admission = Admission(worker.travelling, 100.0)
+    admission = Admission(worker.travelling, 100.0, lambda order: declared(worker.method, worker.task, order))
     admission.expect(order)
     failure = admission.judge(reply)
     return failure and failure.reason
@@ -84,7 +85,7 @@ def test_what_is_wrong_with_a_tensor_beside_the_model_is_named(tmp_path: Path) -
     assert _judged(tmp_path / "a", lambda u: u) is None
     assert _judged(tmp_path / "b", with_gradient(lambda u: u.weights)) == "names"  # statistics are not trained
     assert _judged(tmp_path / "c", with_gradient(lambda u: math.nan * u.weights.trained)) == "not-finite"
-    assert _judged(tmp_path / "d", with_gradient(lambda u: torch.tensor([math.inf]))) == "not-finite"
+    assert _judged(tmp_path / "d", with_gradient(lambda u: torch.tensor([math.inf]))) == "names"  # nor a model's
     assert _judged(tmp_path / "e", lambda u: Answer(u.round, u.step, u.client, u.numbers)) == "names"
 
 

@@ -345,3 +345,40 @@ def test_each_order_gets_exactly_one_result_whatever_happens(monkeypatch: pytest
         assert keys(got) == [(round, step) for round in range(1, 4) for step in range(6)], f"seed {seed}"
         kinds |= {r.reason if isinstance(r, Failure) else "update" for r in got}
     assert {"update", "offline", "timeout"} <= kinds
+
+
+def test_a_site_that_always_says_it_is_about_to_come_is_given_up(link: FakeLink) -> None:
+    """With nobody else to compare it with, so no straggler."""
+    carrier = transport(link)
+    carrier.submit("n1", orders(1)[0])
+
+    def unavailable() -> None:
+        if len(link.messages) <= engine._SENDS:
+            link.now += 1
+            link.coming.append(error(link.messages[-1], "2: Node Unavailable"))
+            link.coming.append(unavailable)
+
+    link.coming.append(unavailable)
+    (failure,) = rest(carrier)
+    assert isinstance(failure, Failure)
+    assert failure.reason == "error"
+    assert len(link.messages) == engine._SENDS
+
+
+@pytest.mark.parametrize("stragglers", [0.0, 30.0])
+def test_a_silent_site_is_given_up_when_half_of_the_orders_are_answered(link: FakeLink, stragglers: float) -> None:
+    carrier = transport(link, stragglers=stragglers)
+    for order in orders(2):
+        carrier.submit(f"n{order.step + 1}", order)
+    link.coming.append(lambda: setattr(link, "now", link.now + 200))  # the first takes 200 s
+    then(link, lambda: reply(link.messages[0]))
+    assert isinstance(carrier.next(), Update)
+    if not stragglers:
+        with pytest.raises(AssertionError, match="waits for ever"):
+            carrier.next()
+        return
+    link.waited = -5000.0
+    failure = carrier.next()
+    assert isinstance(failure, Failure)
+    assert failure.reason == "timeout"
+    assert "6000 s" in failure.detail

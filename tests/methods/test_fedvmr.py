@@ -72,7 +72,8 @@ def test_cyclic_transfer_keeps_what_the_last_client_made(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("temperature", [1.0, 0.1])
 def test_weights_are_a_softmax_of_scores(tmp_path: Path, temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = iter([0.2, 0.3, 0.1, 0.4, 0.5])  # of the clients' models, and of the new one
+    usable = [0.0] * 4  # each client's examples are tried alone
+    scores = iter([*usable, 0.2, 0.3, 0.1, 0.4, 0.5])  # of the clients' models, and of the new one
     taken = []
     true = FedVMR.score
 

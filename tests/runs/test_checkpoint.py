@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,25 @@ def test_memory_of_a_strange_kind_is_refused_with_its_place() -> None:
     strange.memory["clock"] = {"hand": object()}
     with pytest.raises(TypeError, match="memory/clock/hand"):
         Snapshot.of(strange, {})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("float32", "floet32"),
+        lambda text: text.replace('"layouts"', '"layout"'),
+        lambda text: text.replace("[3]", "[99999999999]"),
+        lambda text: "[" * 100_000,
+        lambda text: "null",
+    ],
+)
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path, change: Callable[[str], str]) -> None:
+    store = Checkpoints(tmp_path)
+    for number in (1, 2):
+        state = ServerState(round=number, models={"global": Weights.of({"w": torch.ones(3)})})
+        store.save(Snapshot.of(state, {}))
+    newest = sorted(tmp_path.iterdir())[-1] / "state.json"
+    newest.write_text(change(newest.read_text()))
+    found = store.load(torch.device("cpu"))
+    assert found is not None
+    assert found[0].round == 1

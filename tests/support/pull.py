@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,8 @@ class _Pulled(Population):
 
 @dataclass(frozen=True)
 class Pull(Task):
+    metrics: ClassVar = ("backbone", "head")
+
     def model(self) -> nn.Module:
         return _Numbers()
 

@@ -75,6 +75,7 @@ class ToyNet(nn.Module):
 @dataclass(frozen=True)
 class Toy(Task, Temporal, Contrastable, Sequences, Blocks):
     sends: ClassVar = {"frames": "count"}
+    metrics: ClassVar = ("top1", "score")
     temperature: ClassVar = 0.5
     clients: int = 4
     width: int = 5
@@ -100,7 +101,8 @@ class Toy(Task, Temporal, Contrastable, Sequences, Blocks):
         return torch.bincount(examples.tensors[1], minlength=bins**2).float()  # type: ignore[attr-defined]
 
     def sample(self, examples: Examples, share: float) -> dict[str, Tensor]:
-        return dict(zip(("video", "words"), (t[:2] for t in examples.tensors)))  # type: ignore[attr-defined]
+        points, labels = (t[:2] for t in examples.tensors)  # type: ignore[attr-defined]
+        return {"video": points, "words": labels, "spans": torch.zeros(len(labels)), "times": torch.ones(len(labels))}
 
     def categories(self, examples: Examples) -> int:
         return len(torch.unique(examples.tensors[1]))  # type: ignore[attr-defined]
@@ -137,7 +139,7 @@ class Toy(Task, Temporal, Contrastable, Sequences, Blocks):
         return F.cross_entropy(outputs.logits, batch[1])
 
     def evaluate(self, model: nn.Module, examples: Tensors, batch_size: int) -> dict[str, float]:
-        x, y = examples.tensors
+        x, y = examples.tensors[:2]
         logits = self.forward(model, (x, y)).logits
         top1 = float((logits.argmax(1) == y).float().mean())
         return {"top1": top1, "score": top1, "n": float(len(y))}

@@ -8,6 +8,7 @@ import sys
 import typer
 
 from fedreel.cli import data, models, reports, sites, train, ui, use
+from fedreel.cli.say import say, say_warnings
 from fedreel.errors import FedreelError
 
 app = typer.Typer(
@@ -28,13 +29,14 @@ for commands in (train, reports, data, sites, models, ui, use):
 def main() -> None:
     """Errors meant for the user are printed without a traceback; status 2."""
     gc.set_threshold(YOUNG)
+    say_warnings()
     try:
         app()
     except FedreelError as error:
-        typer.echo(f"fedreel: {error}", err=True)
+        say(f"fedreel: {error}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        typer.echo("\nInterrupted.", err=True)
+        say("\nInterrupted.", err=True)
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output went away
         sys.stderr.close()

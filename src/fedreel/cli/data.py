@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedreel.cli.options import Out
+from fedreel.cli.say import say
 from fedreel.errors import FedreelError
 from fedreel.machine.progress import ProgressBar
 
@@ -33,7 +34,7 @@ def data_make(
 
     if what != "playground":
         raise FedreelError(f"cannot make '{what}'", hint=nearest(what, ["playground"]))
-    typer.echo(playground.make(out, seed, size, progress=lambda text: typer.echo(text, err=True)))
+    say(playground.make(out, seed, size, progress=lambda text: say(text, err=True)))
 
 
 @data_app.command("check")
@@ -48,7 +49,7 @@ def data_check(
 
     with ProgressBar() as progress:
         result = check(folder, thorough, progress.counting("looking"), lists, fold)
-    typer.echo("\n".join(result.lines()))
+    say("\n".join(result.lines()))
     if not result.ok:
         raise typer.Exit(1)
 
@@ -78,7 +79,7 @@ def data_shard(
             found.clips, source, out, side=size, frames=frames, quality=quality, progress=tell, gaps=found.gaps
         )
     for line in found.gaps.lines():
-        typer.echo(line, err=True)
+        say(line, err=True)
     for broken in done.broken:
-        typer.echo(f"skipped {broken.path}: {broken.reason}", err=True)
-    typer.echo(f"{len(done)} clips in {out}, {len(done.broken)} skipped")
+        say(f"skipped {broken.path}: {broken.reason}", err=True)
+    say(f"{len(done)} clips in {out}, {len(done.broken)} skipped")

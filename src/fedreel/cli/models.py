@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fedreel.cli.say import say
 from fedreel.machine import words
 from fedreel.zoo import Entry, entries, entry
 
@@ -19,11 +20,11 @@ def models(
 ) -> None:
     """The models that come with fedreel: what each does, and which one a command uses where no --model is given."""
     if name:
-        typer.echo(entry(name).card.rstrip("\n"))
+        say(entry(name).card.rstrip("\n"))
         return
     for one in entries():
-        typer.echo(_lines(one) + "\n")
-    typer.echo("* where no --model is given. `fedreel models NAME` prints a model's card.")
+        say(_lines(one) + "\n")
+    say("* where no --model is given. `fedreel models NAME` prints a model's card.")
 
 
 def _lines(one: Entry) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fedreel.cli.say import say
 from fedreel.cli.tables import print_table
 from fedreel.errors import FedreelError
 
@@ -27,13 +28,13 @@ def compare(
 
     table = compare_table(runs)
     if as_json:
-        typer.echo(json.dumps(table, indent=1))
+        say(json.dumps(table, indent=1))
     else:
         print_table(table["columns"], [[cell_text(row.get(c)) for c in table["columns"]] for row in table["rows"]])
         for left_out in table["skipped"]:
-            typer.echo(f"left out {left_out['run']}: {left_out['why']}", err=True)
+            say(f"left out {left_out['run']}: {left_out['why']}", err=True)
         for note in table["notes"]:
-            typer.echo(note, err=True)
+            say(note, err=True)
 
 
 def report(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:
@@ -42,7 +43,7 @@ def report(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> Non
 
     if not (run / "recipe.toml").exists():
         raise FedreelError("this is not a run directory", where=str(run), expected="a folder with recipe.toml")
-    typer.echo(write(run))
+    say(write(run))
 
 
 def ledger(
@@ -57,7 +58,7 @@ def ledger(
     path = run if run.is_file() else run / "ledger.jsonl"
     if as_json:
         for row in departures(path, client):
-            typer.echo(json.dumps(row))
+            say(json.dumps(row))
         return
     if rounds:
         rows = [
@@ -68,5 +69,5 @@ def ledger(
     else:
         print_table(["client", "purpose", "departures", "bytes", "kinds", "numbers"], totals(path, client))
     for name, rows in tensors(path, client):
-        typer.echo(f"\nTensors of layout {name}:")
+        say(f"\nTensors of layout {name}:")
         print_table(["name", "shape", "type", "bytes"], rows)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fedreel.cli.options import Out, Quiet, RecipeName, Resume, Seed, Settings
+from fedreel.cli.say import say
 from fedreel.cli.train import run_recipe
 from fedreel.errors import FedreelError
 
@@ -51,7 +52,7 @@ def server_init(
 
     if renew:
         server.renew(folder)
-        typer.echo("The server has new certificates. Next: restart it (fedreel server start)")
+        say("The server has new certificates. Next: restart it (fedreel server start)")
         return
     given = [cert, key, ca]
     if any(given) and not all(given):
@@ -59,9 +60,9 @@ def server_init(
     if not any(given) and not host:
         raise FedreelError("by which name or address do sites reach this server?", expected="--host NAME")
     made = server.init(folder, host or [], port, listen, (cert, key, ca) if cert and key and ca else None)
-    typer.echo(f"Made {made.path}: certificates for {', '.join(made.config.hosts)}, port {port}.")
-    typer.echo(f"Next: fedreel server start {folder}")
-    typer.echo(f"Give {made.path / 'ca.crt'} to the sites; enroll the site.pub they send you: fedreel server enroll")
+    say(f"Made {made.path}: certificates for {', '.join(made.config.hosts)}, port {port}.")
+    say(f"Next: fedreel server start {folder}")
+    say(f"Give {made.path / 'ca.crt'} to the sites; enroll the site.pub they send you: fedreel server enroll")
 
 
 @server_app.command("start")
@@ -72,7 +73,7 @@ def server_start(folder: Annotated[Path, typer.Argument(help="The server's folde
     try:
         server.start(server.ServerFolder(folder), _say)
     except KeyboardInterrupt:
-        typer.echo("\nThe server has stopped. Runs continue when it is started again.")
+        say("\nThe server has stopped. Runs continue when it is started again.")
 
 
 @server_app.command("enroll")
@@ -86,8 +87,8 @@ def server_enroll(
 
     opened = server.ServerFolder(folder)
     enrolled = server.enroll(opened, public_key, name)
-    typer.echo(f"The site '{enrolled}' is enrolled ({len(opened.sites())} in all).")
-    typer.echo("Next, at the site: fedreel site start --data DIR --server HOST:PORT --ca ca.crt")
+    say(f"The site '{enrolled}' is enrolled ({len(opened.sites())} in all).")
+    say("Next, at the site: fedreel site start --data DIR --server HOST:PORT --ca ca.crt")
 
 
 @server_app.command("expel")
@@ -98,7 +99,7 @@ def server_expel(
     from fedreel.sites import server
 
     server.expel(server.ServerFolder(folder), name)
-    typer.echo(f"The site '{name}' is no longer enrolled.")
+    say(f"The site '{name}' is no longer enrolled.")
 
 
 @site_app.command("init")
@@ -113,9 +114,9 @@ def site_init(
     from fedreel.sites import site
 
     made = site.init(folder, name or folder.resolve().name, _roles(data), server or "", str(ca or ""))
-    typer.echo(f"Made {made.path}: site '{made.config.name}'.")
-    typer.echo(f"Read {made.path / 'policy.toml'}: it says what may never leave.")
-    typer.echo(f"Next: send {made.path / 'site.pub'} to the server's owner; then fedreel site check --site {folder}")
+    say(f"Made {made.path}: site '{made.config.name}'.")
+    say(f"Read {made.path / 'policy.toml'}: it says what may never leave.")
+    say(f"Next: send {made.path / 'site.pub'} to the server's owner; then fedreel site check --site {folder}")
 
 
 @site_app.command("check")
@@ -152,7 +153,7 @@ def site_start(
     try:
         start(SiteFolder.open(folder, _roles(data), server, str(ca.resolve()) if ca else None), _say, node_user)
     except KeyboardInterrupt:
-        typer.echo("\nThe site has stopped. What it keeps for runs is safe; start it again to continue.")
+        say("\nThe site has stopped. What it keeps for runs is safe; start it again to continue.")
 
 
 def submit(
@@ -195,4 +196,4 @@ def _split(text: str) -> tuple[str, str, str]:
 
 
 def _say(text: str) -> None:
-    typer.echo(text)
+    say(text)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedreel.cli.options import Out, Quiet, RecipeName, Resume, Seed, Settings
+from fedreel.cli.say import say
 from fedreel.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -52,9 +53,9 @@ def demo(out: Out = Path("runs/demo")) -> None:
     try:
         page = fedreel.demo.demo(out)
     except KeyboardInterrupt:
-        typer.echo("\nInterrupted. What is finished is kept: run the same command again to go on.", err=True)
+        say("\nInterrupted. What is finished is kept: run the same command again to go on.", err=True)
         raise typer.Exit(130) from None
-    typer.echo(f"\nOpen {page.resolve()}")
+    say(f"\nOpen {page.resolve()}")
 
 
 def list_(
@@ -64,9 +65,9 @@ def list_(
     from fedreel.cli.catalogue import catalogue
 
     for title, rows in catalogue(what).items():
-        typer.echo(f"{title}:")
+        say(f"{title}:")
         for name, text in rows:
-            typer.echo(f"  {name:<20} {text}")
+            say(f"  {name:<20} {text}")
 
 
 def tune(recipe: RecipeName, set: Settings = None) -> None:
@@ -99,7 +100,7 @@ def reproduce(
     if claims is not None:
         from fedreel.reproduce.claims_page import page
 
-        typer.echo(page(claims), nl=False)
+        say(page(claims), nl=False)
         return
     import fedreel.reproduce
     from fedreel.config import read_setting
@@ -127,14 +128,14 @@ def reproduce(
             set=dict(map(read_setting, set or [])),
         )
     except KeyboardInterrupt:
-        typer.echo("\nInterrupted. Finished cells are kept: run the same command again to go on.", err=True)
+        say("\nInterrupted. Finished cells are kept: run the same command again to go on.", err=True)
         raise typer.Exit(130) from None
     for table, content in contents.items():
-        typer.echo(f"{system} {table}, {scale}")
+        say(f"{system} {table}, {scale}")
         print_table(*columns_and_rows(content))
         for note in content["notes"]:
-            typer.echo(note)
-        typer.echo(f"{folder / f'{table}.json'}\n{folder / f'{table}.html'}")
+            say(note)
+        say(f"{folder / f'{table}.json'}\n{folder / f'{table}.html'}")
 
 
 def run_recipe(recipe: Recipe, folder: Path, resume: bool, quiet: bool) -> None:
@@ -148,6 +149,6 @@ def run_recipe(recipe: Recipe, folder: Path, resume: bool, quiet: bool) -> None:
         again = shlex.join(["fedreel", "run", str(folder / "recipe.toml"), "--out", str(folder), "--resume"])
         begun = (folder / "recipe.toml").exists()
         said = f"The last checkpoint stands; go on with: {again}" if begun else "Nothing has been run yet."
-        typer.echo(f"\nInterrupted. {said}", err=True)
+        say(f"\nInterrupted. {said}", err=True)
         raise typer.Exit(130) from None
-    typer.echo("\n".join(outcome(result.path, result.summary, recipe.task)))
+    say("\n".join(outcome(result.path, result.summary, recipe.task)))

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fedreel.cli.say import say
 from fedreel.cli.tables import print_table
 from fedreel.errors import FedreelError
 
@@ -57,7 +58,7 @@ def ui(
         tls=(tls_cert, tls_key) if tls_cert and tls_key else None,
         unencrypted=unencrypted,
         most_upload=round(most * 1e9),
-        say=lambda text: typer.echo(text),
+        say=say,
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from fedreel.cli.say import one_line, say
 from fedreel.errors import Interrupted
 from fedreel.machine.progress import ProgressBar
 from fedreel.systems import resolve, verbs
@@ -50,15 +51,15 @@ def as_command(verb: Callable[..., Result]) -> Callable[..., None]:
             with ProgressBar() as tell:
                 result = verb(**options, tell=tell)
         except Interrupted as interruption:
-            typer.echo(f"\nInterrupted. {interruption}", err=True)
+            say(f"\nInterrupted. {interruption}", err=True)
             raise typer.Exit(130) from None
         for remark in result.remarks():
-            typer.echo(_printable(remark), err=True)
+            say(one_line(remark), err=True)
         printed = str(options["json"]) == "-"  # stdout is for the JSON alone
         for line in [*result.lines(), *map(str, result.files[:SHOWN])]:
-            typer.echo(_printable(line), err=printed)
+            say(one_line(line), err=printed)
         if len(result.files) > SHOWN:
-            typer.echo(f"and {len(result.files) - SHOWN} more files", err=printed)
+            say(f"and {len(result.files) - SHOWN} more files", err=printed)
 
     parameters = [
         parameter.replace(annotation=annotation, kind=inspect.Parameter.KEYWORD_ONLY)
@@ -84,8 +85,8 @@ def export(
     from fedreel.tasks.vision.export import export_lora
 
     names = (export_lora if peft else export_backbone)(model, out, client=client)
-    typer.echo(f"{len(names)} tensors of {'LoRA' if peft else 'the backbone'}")
-    typer.echo(out)
+    say(f"{len(names)} tensors of {'LoRA' if peft else 'the backbone'}")
+    say(out)
 
 
 def _annotation(verb: Callable[..., Any], name: str) -> Any:
@@ -105,8 +106,3 @@ def _names(app: typer.Typer) -> set[str]:
     """Of the commands that are there."""
     commands = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
     return commands | {group.name for group in app.registered_groups if group.name}
-
-
-def _printable(text: str) -> str:
-    """Names of files may hold anything; a terminal shall get text, on one line."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

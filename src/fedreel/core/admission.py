@@ -1,23 +1,43 @@
-"""What a server accepts: an open order, the current round, the right names, shapes and dtypes, sane numbers."""
+"""What a server accepts: an open order, the current round, what was declared, in its range, near what was sent."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from fedreel.core.update import TRAIN, Failure, Named, Order, Reply, Update
+from torch import Tensor
+
+from fedreel.core.declared import NUMBERS, PER_SAMPLE, RANGES, TENSORS, TESTED, Declared
+from fedreel.core.update import EVALUATE, TRAIN, Answer, Failure, Named, Order, Reply, Update
 from fedreel.core.weights import Layout, Weights
+from fedreel.errors import plain
 
-COUNTS = ("samples", "frames", "n")  # numbers that cannot be negative
+PINNED = ("samples", "frames", TESTED)  # how many data a client has: they do not become more in the course of a run
+
+R = TypeVar("R", Answer, Update)
+
+
+class Refused(Exception):
+    """Why a reply is not admitted: a reason, which is counted, and what exactly is wrong."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        self.reason, self.detail = reason, detail
 
 
 class Admission:
-    """Checks replies against the orders that are open. `max_change` bounds ||update - sent|| / (1 + ||sent||)."""
+    """Checks replies against the orders that are open. `max_change` bounds ||update - sent|| / (1 + ||sent||), and so
+    whatever else comes in the model's shape; no count is above `max_count`, nor above what its client said first."""
 
-    def __init__(self, travelling: Layout, max_change: float) -> None:
-        self.travelling, self.max_change = travelling, max_change
+    def __init__(
+        self, travelling: Layout, max_change: float, declare: Callable[[Order], Declared], max_count: float = 1e9
+    ) -> None:
+        self.travelling, self.max_change, self.declare, self.max_count = travelling, max_change, declare, max_count
         self._open: dict[tuple[int, int], Order] = {}
         self._round = 0
         self._last_norm: tuple[Weights, float] | None = None
+        self._told: dict[tuple[str, str, str], float] = {}  # client, kind of order, name -> what it said first
 
     def expect(self, order: Order) -> None:
         if order.round != self._round:
@@ -29,54 +49,85 @@ class Admission:
         """Give an order up: an answer that still comes is refused."""
         self._open.pop(key, None)
 
-    def judge(self, update: Reply) -> Failure | None:
+    def judge(self, reply: Reply) -> Failure | None:
         """None if the reply is admitted (its order is then closed), otherwise why it is not. An answer to no open
         order leaves the open ones as they are."""
-
-        def no(reason: str, detail: str) -> Failure:
-            return Failure(update.round, update.step, update.client, reason, detail)
-
-        if update.round != self._round:
-            return no("stale", f"answers round {update.round}, the current round is {self._round}")
-        order = self._open.get((update.round, update.step))
-        if order is None or order.client != update.client:
-            return no("duplicate", "no such order is open for this client: it was answered or given up before")
-        del self._open[order.key]
-        for name, value in update.numbers.items():
-            if not isinstance(value, int | float) or not math.isfinite(value):
-                return no("not-finite", f"number '{name}' is {value}")
-            if value < 0 and name in COUNTS:
-                return no("range", f"number '{name}' is {value}, it cannot be negative")
-        for name, tensor in update.tensors.items():
-            if (problem := self._problem(name, tensor)) is not None:
-                return no(*problem)
-        if order.kind != TRAIN:
-            return None
-        if not isinstance(update, Update):
-            return no("names", "the answer to a training order must carry a model")
-        return self._judge_weights(order, update.weights, no)
-
-    def _problem(self, name: str, tensor: Named) -> tuple[str, str] | None:
-        """What is wrong with a tensor beside the model, or with several: these are in the shape of what is trained."""
-        if isinstance(tensor, Weights) and tensor.layout != self.travelling.trained:
-            reason, detail = _difference(self.travelling.trained, tensor.layout)
-            return reason, f"'{name}': {detail}"
-        values = tensor.flat.values() if isinstance(tensor, Weights) else [tensor]
-        if not all(bool(v.isfinite().all()) for v in values if v.is_floating_point()):
-            return "not-finite", f"NaN or infinity in '{name}'"
+        try:
+            self._check(reply)
+        except Refused as no:
+            return Failure(reply.round, reply.step, reply.client, no.reason, no.detail)
+        except Exception as error:  # whatever a site sends, it does not end the others' run
+            found = plain(f"{type(error).__name__}: {error}", 200)
+            return Failure(reply.round, reply.step, reply.client, "rubbish", f"the answer cannot be judged ({found})")
         return None
 
-    def _judge_weights(self, order: Order, weights: Weights, no) -> Failure | None:  # type: ignore[no-untyped-def]
+    def _check(self, reply: Reply) -> None:
+        if reply.round != self._round:
+            raise Refused("stale", f"answers round {reply.round}, the current round is {self._round}")
+        order = self._open.get((reply.round, reply.step))
+        if order is None or order.client != reply.client:
+            raise Refused("duplicate", "no such order is open for this client: it was answered or given up before")
+        del self._open[order.key]
+        may = self.declare(order)
+        _check_names(reply, may)
+        for name, value in reply.numbers.items():
+            self._check_number(order, name, value, may)
+        for name, tensor in reply.tensors.items():
+            self._check_tensor(order, name, tensor, may)
+        if order.kind == TRAIN:
+            if not isinstance(reply, Update):
+                raise Refused("names", "the answer to a training order must carry a model")
+            self._check_weights(order, reply.weights)
+        elif may.problem is not None and (text := may.problem(_answer(reply))):
+            raise Refused("range", text)
+        for name in PINNED:
+            if name in reply.numbers and order.kind in (TRAIN, EVALUATE):
+                self._told.setdefault((order.client, order.kind, name), reply.numbers[name])
+
+    def _check_number(self, order: Order, name: str, value: float, may: Declared) -> None:
+        if may.kinds[name] in TENSORS:
+            raise Refused("names", f"'{name}' should be a tensor, found a number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise Refused("not-finite", f"number '{name}' is {plain(str(value), 60)}")
+        low, high = may.range(name, self.max_count)
+        if not low <= value <= high:
+            raise Refused("range", f"number '{name}' is {value:g}, it must be from {low:g} to {high:g}")
+        first = self._told.get((order.client, order.kind, name), math.inf)
+        if value > first:
+            raise Refused("range", f"number '{name}' is {value:g}, and was {first:g} when this client first said it")
+
+    def _check_tensor(self, order: Order, name: str, tensor: Named, may: Declared) -> None:
+        """A tensor beside the model, or several: these are in the shape of what is trained."""
+        kind = may.kinds[name]
+        if kind in NUMBERS:
+            raise Refused("names", f"'{name}' should be a number, found a tensor")
+        if order.kind == TRAIN and isinstance(tensor, Weights) != (kind == "weights"):
+            raise Refused("names", f"'{name}' should be {'' if kind == 'weights' else 'one tensor, not '}a model's")
+        if isinstance(tensor, Weights) and tensor.layout != self.travelling.trained:
+            reason, detail = _difference(self.travelling.trained, tensor.layout)
+            raise Refused(reason, f"'{name}': {detail}")
+        values = tensor.flat.values() if isinstance(tensor, Weights) else [tensor]
+        if not all(bool(v.isfinite().all()) for v in values if v.is_floating_point()):
+            raise Refused("not-finite", f"NaN or infinity in '{name}'")
+        if isinstance(tensor, Weights):
+            bound = self.max_change * (1.0 + self._norm(next(iter(order.models.values()), tensor)))
+            if order.kind == TRAIN and (norm := tensor.norm()) > bound:
+                raise Refused("norm", f"'{name}' is {norm:.3g} long, the bound is {bound:.3g}")
+        elif kind in RANGES and tensor.numel():
+            low, high = RANGES[kind]
+            if float(tensor.min()) < low or float(tensor.max()) > high:
+                raise Refused("range", f"'{name}' holds numbers that are not from {low:g} to {high:g}")
+
+    def _check_weights(self, order: Order, weights: Weights) -> None:
         if weights.layout is not self.travelling and weights.layout != self.travelling:
-            return no(*_difference(self.travelling, weights.layout))
+            raise Refused(*_difference(self.travelling, weights.layout))
         change, sent = min(((weights.distance(w), w) for w in order.models.values()), key=lambda pair: pair[0])
         if not math.isfinite(change):
             bad = [n for n, t in weights.items() if t.is_floating_point() and not bool(t.isfinite().all())]
-            return no("not-finite", f"NaN or infinity in {', '.join(bad[:3]) or 'the sum of squares'}")
+            raise Refused("not-finite", f"NaN or infinity in {', '.join(bad[:3]) or 'the sum of squares'}")
         bound = self.max_change * (1.0 + self._norm(sent))
         if change > bound:
-            return no("norm", f"moved by {change:.3g} from what was sent, the bound is {bound:.3g}")
-        return None
+            raise Refused("norm", f"moved by {change:.3g} from what was sent, the bound is {bound:.3g}")
 
     def _norm(self, sent: Weights) -> float:
         if self._last_norm is None or self._last_norm[0] is not sent:  # most orders of a round share one model
@@ -84,9 +135,54 @@ class Admission:
         return self._last_norm[1]
 
 
+def agreeing(replies: Sequence[R], kinds: dict[str, str]) -> tuple[list[R], list[Failure]]:
+    """Those of the replies to one question whose tensors have the dtype and shape that most have, and why the others
+    do not count. Of samples everybody may have as many as he likes; of several shapes that are equally common, the
+    first client's counts."""
+
+    def form(name: str, tensor: Named) -> object:
+        if isinstance(tensor, Weights):
+            return tensor.layout.id
+        return tensor.dtype, tensor.shape[1:] if kinds.get(name) in PER_SAMPLE and tensor.ndim else tensor.shape
+
+    forms: dict[str, Counter[object]] = {}
+    for reply in replies:
+        for name, tensor in reply.tensors.items():
+            forms.setdefault(name, Counter())[form(name, tensor)] += 1
+    usual = {name: max(found, key=found.__getitem__) for name, found in forms.items()}
+    kept: list[R] = []
+    others: list[Failure] = []
+    for reply in replies:
+        odd = [name for name, tensor in reply.tensors.items() if form(name, tensor) != usual[name]]
+        if odd:
+            text = f"'{odd[0]}' is {_shape(reply.tensors[odd[0]])}, and that of most other clients is not"
+            others.append(Failure(reply.round, reply.step, reply.client, "shape", text))
+        else:
+            kept.append(reply)
+    return kept, others
+
+
+def _check_names(reply: Reply, may: Declared) -> None:
+    found = {*reply.numbers, *reply.tensors}
+    extra, missing = sorted(found - {*may.kinds}), sorted({*may.kinds} - found - may.optional)
+    if extra or missing or len(found) < len(reply.numbers) + len(reply.tensors):
+        named = [", ".join(plain(str(n), 40) for n in some[:3]) or "none" for some in (missing, extra)]
+        raise Refused("names", f"missing: {named[0]}; not declared: {named[1]} ({len(extra)} in all)")
+
+
+def _answer(reply: Reply) -> Answer:
+    if isinstance(reply, Update):
+        raise Refused("names", "a model came in answer to a question that asks for none")
+    return reply
+
+
+def _shape(tensor: Named) -> str:
+    return f"{tuple(tensor.shape)} of {tensor.dtype}" if isinstance(tensor, Tensor) else "several tensors"
+
+
 def _difference(expected: Layout, found: Layout) -> tuple[str, str]:
     missing = [n for n in expected.place if n not in found.place]
-    extra = [n for n in found.place if n not in expected.place]
+    extra = [plain(n, 60) for n in found.place if n not in expected.place]
     if missing or extra:
         return (
             "names",

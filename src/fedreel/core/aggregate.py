@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
 import torch
@@ -28,13 +28,16 @@ class Aggregator(Protocol):
     def value(self) -> Weights: ...
 
 
-def make_aggregator(config: RoundConfig) -> Aggregator:
-    """The rule that the recipe's [round] section names."""
+def make_aggregator(config: RoundConfig, max_weight: float = 0.0) -> Aggregator:
+    """The rule that the recipe's [round] section names; where clients are not trusted, no model counts for more than
+    `max_weight` times the middle one."""
     if config.aggregation == "median":
         return Median()
     if config.aggregation == "trimmed-mean":
         return TrimmedMean(config.trim)
-    return Krum(config.byzantine) if config.aggregation == "krum" else Mean()
+    if config.aggregation == "krum":
+        return Krum(config.byzantine)
+    return CappedMean(max_weight) if max_weight else Mean()
 
 
 class Average:
@@ -47,6 +50,7 @@ class Average:
         self._model = make()
         self._tensors: dict[str, Aggregator] = {}
         self._log_weights: list[float] = []
+        self._most = getattr(self._model, "most", 0.0)
         self.numbers: dict[str, dict[str, float]] = {}  # by client
 
     def add(self, update: Update) -> None:
@@ -72,10 +76,15 @@ class Average:
         return len(self._log_weights)
 
     def number(self, name: str) -> float:
-        """The mean of a number."""
-        highest = max(self._log_weights)
-        shares = [math.exp(w - highest) for w in self._log_weights]
-        return sum(s * n[name] for s, n in zip(shares, self.numbers.values())) / sum(shares)
+        """The mean of a number. Where no model counts for more than `most` times the middle one, no client's number
+        is farther from 0 than so many times the middle one either."""
+        weights, values = self._log_weights, [n[name] for n in self.numbers.values()]
+        if self._most:
+            bound = self._most * sorted(map(abs, values))[(len(values) - 1) // 2]
+            weights, values = capped(weights, self._most), [max(-bound, min(v, bound)) for v in values]
+        highest = max(weights)
+        shares = [math.exp(w - highest) for w in weights]
+        return sum(s * v for s, v in zip(shares, values)) / sum(shares)
 
     def _log_weight(self, update: Update) -> float:
         if self.by == "equal":
@@ -136,6 +145,13 @@ class Mean:
         return Weights(self._layout, {d: _narrow(s, d) for d, s in self._sum.items()})
 
 
+def capped(log_weights: Sequence[float], most: float) -> list[float]:
+    """Weights, none of them above `most` times the middle one, the lower one of two."""
+    counted = sorted(w for w in log_weights if w > -math.inf)
+    bound = counted[(len(counted) - 1) // 2] + math.log(most) if counted else math.inf
+    return [min(w, bound) for w in log_weights]
+
+
 class _Collected:
     """Base of the rules that must see all updates before they can decide."""
 
@@ -159,6 +175,30 @@ class _Collected:
 
     def _pack(self, flat: dict[torch.dtype, Tensor]) -> Weights:
         return Weights(self.updates[0].layout, {d: _narrow(f, d) for d, f in flat.items()})
+
+
+class CappedMean:
+    """The weighted mean in which no model counts for more than `most` times the middle one: what a client says of its
+    samples, or of its loss, is its word alone. Where no weight is above that, it is `Mean` to the bit."""
+
+    needs_all: ClassVar[bool] = True
+
+    def __init__(self, most: float) -> None:
+        self.most = most
+        self._updates: list[tuple[Weights, float]] = []
+
+    def add(self, weights: Weights, weight: float = 1.0) -> None:
+        self.add_log(weights, math.log(weight) if weight > 0 else -math.inf)
+
+    def add_log(self, weights: Weights, log_weight: float) -> None:
+        self._updates.append((weights, log_weight))
+
+    @property
+    def value(self) -> Weights:
+        mean = Mean()
+        for (weights, _), log_weight in zip(self._updates, capped([w for _, w in self._updates], self.most)):
+            mean.add_log(weights, log_weight)
+        return mean.value
 
 
 class Median(_Collected):

@@ -229,10 +229,17 @@ def _fits(mine: _Sums, everybody: _Sums | None) -> tuple[Trust, dict[str, Value]
         first, second = (_fitted(mine, everybody, half) for half in (0, 1))
         temperature = _fitted(mine, everybody)
         args["temperatures"] = torch.tensor([second, first], dtype=torch.float64)
-    space = mine.looks.space() if mine.looks is not None else None
+    space = _space(mine.looks) if mine.looks is not None else None
     if space is not None:
         args |= {"mean": space.mean, "whitening": space.whitening}
     return Trust(mine.held_out, temperature, space=space), args
+
+
+def _space(looks: Sums) -> Space | None:
+    try:
+        return looks.space()
+    except torch.linalg.LinAlgError:  # of sums that hardly any samples have
+        return None
 
 
 def _fitted(mine: _Sums, everybody: _Sums | None, half: int | None = None) -> float:

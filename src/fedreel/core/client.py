@@ -17,6 +17,7 @@ from fedreel.core.abilities import Accountable
 from fedreel.core.batchnorm import by_batch
 from fedreel.core.blueprint import Blueprint
 from fedreel.core.capture import Recorder
+from fedreel.core.declared import TESTED
 from fedreel.core.exchange import Door, Ledger, Policy, check_kinds
 from fedreel.core.method import Method
 from fedreel.core.optim import Optimizer, make_optimizer
@@ -316,7 +317,7 @@ class Worker:
     def _evaluate(self, client: Client, order: Order) -> Answer:
         self.door.check_order({"metrics": "metric"})
         metrics = self.method.local_test(client)
-        return self.door.release_answer(order, metrics, {}, dict.fromkeys(metrics, "metric"))
+        return self.door.release_answer(order, metrics, {}, dict.fromkeys((*self.task.metrics, TESTED), "metric"))
 
     def _answer(self, client: Client, order: Order) -> Answer:
         if order.question in QUESTIONS:

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedreel.config import RoundConfig
-from fedreel.core.admission import Admission
-from fedreel.core.aggregate import Aggregator, Average, make_aggregator
+from fedreel.core.admission import Admission, agreeing
+from fedreel.core.aggregate import Aggregator, Average, CappedMean, make_aggregator
+from fedreel.core.declared import declared
 from fedreel.core.engine import Engine
 from fedreel.core.method import Method
 from fedreel.core.round_stats import RoundStats
@@ -52,7 +53,10 @@ class Federation(Server):
         started = progress or ServerState(models={GLOBAL: engine.blueprint.start.clone()})
         super().__init__(engine.blueprint, started, seed, watchers, public, training)
         self._engine, self._method, self.config = engine, method, config
-        self._admission = Admission(engine.blueprint.travelling, config.max_change)
+        made, sites = engine.blueprint, getattr(engine, "at_sites", False)
+        self._declare = lambda order: declared(method, made.task, order)
+        self._admission = Admission(made.travelling, config.max_change, self._declare, config.max_count)
+        self._max_weight = config.max_weight if sites else 0.0  # where all clients are at one place, nobody lies
         self.clients = engine.clients
         self._step = self._beyond = 0
         self._warned = False
@@ -120,10 +124,11 @@ class Federation(Server):
                 average.add(update)
         return sums
 
-    def mean(self) -> Aggregator:
-        """An empty mean of models, by the rule of the recipe's [round] section."""
-        rule = make_aggregator(self.config)
-        if rule.needs_all and not self._warned:
+    def mean(self, told: bool = True) -> Aggregator:
+        """An empty mean of models, by the rule of the recipe's [round] section. Weights that clients have not `told`,
+        but that the server knows of itself, may be as large as they like."""
+        rule = make_aggregator(self.config, self._max_weight if told else 0.0)
+        if rule.needs_all and not isinstance(rule, CappedMean) and not self._warned:
             self._warned = True
             text = f"{self.config.aggregation} keeps all updates of a round in memory and counts clients as equals"
             self.record("note", text=text)
@@ -161,10 +166,16 @@ class Federation(Server):
         at_least: float | None = None,
         **args: Value,
     ) -> Iterator[Answer]:
-        """Put one of the method's questions to clients; numbers and tensors of the answers by name."""
+        """Put one of the method's questions to clients; numbers and tensors of the answers by name. An answer whose
+        tensors have other shapes than those of most clients does not count."""
         models = {} if weights is None else _named(weights)
         lanes = [_Chain(deque([c]), models) for c in clients]
-        return _only(Answer, self._stream(ASK, lanes, args, question, at_least))
+        answers = [*_only(Answer, self._stream(ASK, lanes, args, question, at_least))]
+        kinds = self._declare(Order(0, 0, "", ASK, {}, question=question)).kinds
+        kept, others = agreeing(answers, dict(kinds))
+        for failure in others:
+            self.refuse(failure)
+        yield from kept
 
     def evaluate(
         self, weights: Weights | Mapping[str, Weights], clients: Sequence[str] | None = None, phase: str = "test"
@@ -305,7 +316,7 @@ class Federation(Server):
             key = (result.round, result.step)
             if failure is not None:
                 failures.append(failure)
-                self._refuse(failure)
+                self.refuse(failure)
                 if failure.reason in ("stale", "duplicate") or key not in under_way:
                     continue
                 self._admission.close(key)
@@ -343,7 +354,8 @@ class Federation(Server):
         self._round_stats.ordered += kind == TRAIN
         return order.key
 
-    def _refuse(self, failure: Failure) -> None:
+    def refuse(self, failure: Failure) -> None:
+        """Count an answer that is of no use, and note whose it is and why."""
         refused = self.progress.refused
         refused[failure.reason] = refused.get(failure.reason, 0) + 1
         self.record(

@@ -15,7 +15,7 @@ Row = dict[str, Any]
 def read_ledger(path: Path) -> Iterator[Row]:
     """All whole rows of a ledger; a row torn by a crash is passed over."""
     if path.exists():
-        yield from (row for row in Records(path) if "kind" in row)
+        yield from (row for row in Records(path) if _whole(row))
 
 
 def departures(path: Path, client: str | None = None) -> list[Row]:
@@ -54,3 +54,27 @@ def tensors(path: Path, client: str | None = None) -> Iterator[tuple[str, list[l
     for row in read_ledger(path):
         if row["kind"] == "layout" and row["id"] in used:
             yield row["id"], [[n, "x".join(map(str, shape)) or "-", t, f"{b:,}"] for n, shape, t, b in row["tensors"]]
+
+
+def _whole(row: Row) -> bool:
+    """Whether a row holds what one of its kind does; others were damaged."""
+    if row.get("kind") == "layout":
+        rows = row.get("tensors")
+        return isinstance(row.get("id"), str) and isinstance(rows, list) and all(map(_is_tensor, rows))
+    if row.get("kind") != "departure":
+        return isinstance(row.get("kind"), str)
+    texts = "layout" in row and all(isinstance(row.get(name), str) for name in ("client", "purpose"))
+    kinds, numbers, layout = row.get("kinds"), row.get("numbers"), row.get("layout")
+    named = isinstance(kinds, list) and all(isinstance(k, str) for k in kinds) and isinstance(numbers, dict)
+    return texts and named and type(row.get("bytes")) is int and (layout is None or isinstance(layout, str))
+
+
+def _is_tensor(row: Any) -> bool:
+    return (
+        isinstance(row, list)
+        and len(row) == 4
+        and isinstance(row[0], str)
+        and isinstance(row[1], list)
+        and isinstance(row[2], str)
+        and type(row[3]) is int
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from fedreel.core.abilities import Ability
@@ -25,6 +25,7 @@ class Method(ABC):
     What a method declares is checked before any data are read, and `fedreel list methods` says it."""
 
     sends: ClassVar[Mapping[str, str]] = {"samples": "count", "loss": "loss"}  # beside the model: name -> kind
+    may_lack: ClassVar[tuple[str, ...]] = ()  # names among these that not every update holds
     sees: ClassVar[Literal["sum", "each"]] = "sum"  # what the server learns of the clients' models (`fed.average`)
     needs: ClassVar[tuple[type[Ability], ...]] = ()  # what the task must be able to do
     tunes: ClassVar[tuple[str, ...]] = (
@@ -69,13 +70,17 @@ class Method(ABC):
         """Raise a RecipeError if the settings of method and task do not go together."""
 
 
-def question(**sends: str) -> Callable[[_F], _F]:
-    """Marks a method's function as a question that the server may `ask`; names and kinds of what the answer holds."""
+def question(
+    may_lack: Collection[str] = (), problem: Callable[[Any], str] | None = None, /, **sends: str
+) -> Callable[[_F], _F]:
+    """Marks a method's function as a question that the server may `ask`; names and kinds of what the answer holds. Some
+    names may be missing; `problem` says what is wrong with an answer, if anything is, before the method sees it."""
 
     check_kinds(sends, "a question")
 
     def mark(function: _F) -> _F:
-        function.sends = dict(sends)  # type: ignore[attr-defined]
+        function.sends, function.may_lack = dict(sends), tuple(may_lack)  # type: ignore[attr-defined]
+        function.problem = problem  # type: ignore[attr-defined]
         return function
 
     return mark

@@ -162,6 +162,7 @@ class Task(ABC):
     """Subclasses are frozen dataclasses; their fields are the recipe's [task] section."""
 
     sends: ClassVar[Mapping[str, str]] = {}  # numbers beyond samples and loss that clients send: name -> kind
+    metrics: ClassVar[tuple[str, ...]] = ("loss", "top1")  # all that `evaluate` may tell, beside `n`
     from_data: ClassVar[tuple[str, ...]] = ()  # settings that `for_data` fills in where they are 0
 
     @abstractmethod

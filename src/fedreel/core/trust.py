@@ -4,6 +4,7 @@ They answer in sums over their samples. An owner's policy may refuse a part of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,9 @@ from torch import Tensor
 
 from fedreel.core.abilities import Accountable, Trials, able
 from fedreel.core.method import question
-from fedreel.core.update import Value
-from fedreel.metrics.calibration import binned, loss_sums
-from fedreel.metrics.familiarity import Space, Sums, histogram, projected
+from fedreel.core.update import Answer, Named, Value
+from fedreel.metrics.calibration import BINS, TEMPERATURES, binned, loss_sums
+from fedreel.metrics.familiarity import LEAST, MOST, STEPS, WIDTH, Space, Sums, histogram, projected
 
 if TYPE_CHECKING:
     from fedreel.core.client import Client
@@ -25,7 +26,48 @@ HALVES = (slice(0, None, 2), slice(1, None, 2))  # of a client's held-out sample
 Answered = Mapping[str, Value]
 
 
+def sums_problem(answer: Answer) -> str:
+    """What cannot be true of sums over samples; the server would trip over it, or everybody's result be spoiled."""
+    numbers, given = answer.numbers, answer.tensors
+    if ({"losses", "scores"} & {*given} and "held_out" not in numbers) or ("losses" in given and "scores" not in given):
+        return "sums of held-out samples whose number is not told"
+    if ("total" in given) != ("products" in given) or ("total" in given and not numbers.get("learned")):
+        return "sums of looks that are not whole"
+    n = numbers.get("held_out", 0.0)
+    if "losses" in given and not _like(given["losses"], (2, len(TEMPERATURES)), 0.0):
+        return "losses that are no sums at each temperature"
+    if "scores" in given:
+        if not _like(given["scores"], (3,), -math.inf):
+            return "scores that are no three sums"
+        score, guess, squares = answer.tensor("scores").tolist()
+        if max(abs(score), abs(guess)) > n * (1 + 1e-6) or not 0 <= squares <= 4 * n * (1 + 1e-6):
+            return "sums of scores that so few samples cannot have"
+    if "total" in given:
+        total, products = answer.tensor("total"), answer.tensor("products")
+        width = total.numel()
+        if not _like(total, (width,), -math.inf) or not _like(products, (width, width), -math.inf) or width > WIDTH:
+            return "sums of looks that are no vector and its products"
+        if not Sums(numbers["learned"], total, products).possible:
+            return "sums of looks that no samples have"
+    return ""
+
+
+def bins_problem(answer: Answer) -> str:
+    """What cannot be true of counts of samples."""
+    for name, shape in (("before", (BINS, 3)), ("after", (BINS, 3)), ("distances", (STEPS * (MOST - LEAST) + 1,))):
+        if name in answer.tensors and not _like(answer.tensors[name], shape, 0.0):
+            return f"'{name}' that are no counts of samples"
+    return ""
+
+
+def _like(tensor: Named, shape: tuple[int, ...], least: float) -> bool:
+    exact = isinstance(tensor, Tensor) and tensor.shape == shape and tensor.dtype == torch.float64
+    return exact and bool((tensor >= least).all() and (tensor.abs() <= 1e15).all())  # type: ignore[operator, union-attr]
+
+
 @question(
+    ("held_out", "learned", "losses", "scores", "total", "products"),
+    sums_problem,
     samples="count",
     held_out="count",
     learned="count",
@@ -49,11 +91,18 @@ def calibration_sums(client: Client, allowed: Collection[str]) -> Answered:
     if "total" in allowed:
         sums = Sums.of(_looks(client, training=True))
         counts["learned"] = sums.samples
-        answer |= {"total": sums.total, "products": sums.products}
+        answer |= {"total": sums.total, "products": sums.products} if sums.samples else {}
     return {"samples": min(counts.values()), **counts, **answer}
 
 
-@question(samples="count", before="metric", after="metric", distances="feature-statistics")
+@question(
+    ("before", "after", "distances"),
+    bins_problem,
+    samples="count",
+    before="metric",
+    after="metric",
+    distances="feature-statistics",
+)
 def calibration_bins(
     client: Client,
     allowed: Collection[str],

@@ -231,7 +231,7 @@ def _once_each(clips: Sequence[Clip], path: Path) -> Iterable[Clip]:
 def _from_row(row: dict[str, str | None], where: str) -> Clip:
     path, label, owner, split = ((row.get(name) or "").strip() for name in ("path", "label", "owner", "split"))
     pure = PurePosixPath(path.replace("\\", "/"))
-    if not path or pure.is_absolute() or ".." in pure.parts or ":" in pure.parts[0]:
+    if not path or not pure.parts or pure.is_absolute() or ".." in pure.parts or ":" in pure.parts[0]:
         raise DataError(
             "a clip's path must lie below the folder of its index",
             where=where,

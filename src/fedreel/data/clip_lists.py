@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 from fedreel.data.splits import SPLITS, split_name
 from fedreel.errors import DataError
+from fedreel.machine.records import parse_json
 from fedreel.media.video import SUFFIXES
 
 CLASSES = "classInd.txt"  # lines of a number and a class; lies beside lists that name classes by numbers
@@ -168,16 +168,19 @@ def _kinetics_table(file: Path) -> Iterator[Listed]:
         raise DataError(
             "this table is no list of Kinetics", where=str(file), expected=expected, found=",".join(columns)
         )
-    with file.open(newline="", encoding="utf-8-sig") as opened:
-        for row in (table := csv.DictReader(opened)):
-            times = row.get("time_start"), row.get("time_end")
-            yield _kinetics(row["youtube_id"], row.get("label"), times, row.get("split"), f"{file}:{table.line_num}")
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as opened:
+            for row in (table := csv.DictReader(opened)):
+                times, where = (row.get("time_start"), row.get("time_end")), f"{file}:{table.line_num}"
+                yield _kinetics(row["youtube_id"], row.get("label"), times, row.get("split"), where)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError("the list cannot be read", where=str(file), found=str(error)) from error
 
 
 def _json(file: Path) -> Iterator[Listed]:
     """A client's videos or those of a part, [{name, label}]; {client: [videos]}; or Kinetics, {id: {annotations}}."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8-sig"))
+        content = parse_json(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError("the list cannot be read", where=str(file), found=str(error)) from error
     if isinstance(content, dict) and all(isinstance(value, dict) for value in content.values()):
@@ -215,11 +218,13 @@ def _kinetics_entry(name: str, told: dict[str, Any], where: str) -> Listed:
 def _kinetics(name: str, label: Any, times: tuple[Any, Any], split: Any, where: str) -> Listed:
     """Files are called ID_000010_000020 by those who cut them, or ID."""
     label = str(label or "").strip()
+    if not isinstance(name, str) or not name:
+        raise _malformed(where, name, "the id of a video")
     names = [name]
     try:
         if all(time not in (None, "") for time in times):
             names.insert(0, f"{name}_{int(float(times[0])):06d}_{int(float(times[1])):06d}")
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise _malformed(where, times, "times in seconds") from None
     prefix = f"{label}/" if label else ""
     return Listed(tuple(prefix + n for n in names), where, label, split_name(str(split or "").strip(), where))

@@ -3,7 +3,6 @@ Only architectures that fedreel names are made of them; nothing that such a fold
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from torch import nn
 
 from fedreel.data.input_scale import IMAGENET, InputScale
 from fedreel.errors import DataError, FedreelError
+from fedreel.machine.records import parse_json
 
 CONFIG = "config.json"
 PREPROCESSORS = ("preprocessor_config.json", "video_preprocessor_config.json")
@@ -89,7 +89,7 @@ def read_config(folder: Path, kinds: Sequence[str]) -> dict[str, Any]:
 def read_table(path: Path) -> dict[str, Any]:
     """A JSON file of a model's folder."""
     try:
-        found = json.loads(path.read_text())
+        found = parse_json(path.read_text())
     except (OSError, ValueError) as error:
         raise DataError("this file cannot be read", where=str(path), found=str(error)) from None
     if not isinstance(found, dict):
@@ -152,4 +152,6 @@ def load_model(cls: Any, folder: Path, config: Any, part: str = "", **settings: 
 
 
 def _three(values: Any) -> bool:
-    return isinstance(values, list) and len(values) == 3 and all(isinstance(v, int | float) for v in values)
+    """Three numbers of colours, which are small."""
+    numbers = isinstance(values, list) and len(values) == 3 and all(isinstance(v, int | float) for v in values)
+    return numbers and all(-1e6 < v < 1e6 for v in values)

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from fedreel.data.bounded import read_npy
+
 
 def kept(path: Path, shape: tuple[int, ...] | None = None) -> np.ndarray | None:
     """The float32 array that was kept there, if one was, of this shape where that is known."""
     try:
-        found = np.load(path)
+        found = read_npy(path)
     except (OSError, ValueError, EOFError):
         return None
     return found if shape in (None, found.shape) and found.dtype == np.float32 else None

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
-MOST = 4_000_000  # instructions; CIFAR-100's largest file has a quarter of a million
+MOST = 400_000  # instructions of a small file; CIFAR-100's largest has a quarter of a million
+DENSE = 16  # bytes of a larger file for each further one: most of a file is numbers and names
 # Instructions that push their argument, that push something new, and that take so many from the stack (0: all since
 # the last mark).
 _GIVEN = {
@@ -58,11 +59,12 @@ def evaluate(
     """What the program at the file's place leaves on its stack.
 
     `calls` are functions of ours that stand for Python's; `names` may be named but not called; `reference` gives what
-    lies elsewhere in the file. Anything else is refused, and more than `most` instructions (0: MOST). No value is
-    larger than the file, save by what `calls` make.
+    lies elsewhere in the file. Anything else is refused, and so are more instructions than `most`, or than the file's
+    size lets expect: each takes microseconds. No value is larger than the file, save by what `calls` make.
     """
     try:
-        return _evaluate(file, calls, names, reference, most or MOST)
+        expected = MOST + file.getbuffer().nbytes // DENSE
+        return _evaluate(file, calls, names, reference, min(most or expected, expected))
     except Refused:
         raise
     except (ValueError, LookupError, TypeError) as error:

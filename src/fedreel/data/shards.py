@@ -17,6 +17,7 @@ from fedreel.data.clip_index import Clip, Gaps
 from fedreel.errors import DataError
 from fedreel.machine.files import locked, replacing
 from fedreel.machine.processes import in_processes
+from fedreel.machine.records import parse_json
 from fedreel.media.pictures import decode_jpeg, encode_jpeg
 from fedreel.media.video import Reader, middle_corner
 
@@ -87,7 +88,7 @@ class Shards:
         try:
             shards = cls(folder, index)
             shards._check_parts()
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             where = str(folder / INDEX)
             raise DataError("the index of the shards is damaged", where=where, found=repr(error)) from error
         return shards
@@ -374,7 +375,7 @@ def _part_file(folder: Path, number: int, quality: int) -> Path:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         if isinstance(content, dict):
             return content
         found = f"a JSON {type(content).__name__}"

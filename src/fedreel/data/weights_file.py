@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.lib import format as npy
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from fedreel.data.bounded import array_of, read_header
 from fedreel.data.pickled_arrays import NAMES, PickledArray, array_calls
 from fedreel.data.restricted_pickle import evaluate
 from fedreel.data.torch_file import read_tensors
 from fedreel.errors import DataError
 
+_DAMAGE = (ValueError, LookupError, TypeError, EOFError, NotImplementedError, OSError, RuntimeError, OverflowError)
 SUFFIXES = (".safetensors", ".pth", ".pt", ".npz")
 Weights = dict[str, Tensor] | list[Tensor]
 
@@ -52,7 +54,7 @@ def read_npz(path: Path) -> Weights:
         if all(name.removeprefix("arr_").isdecimal() for name in arrays):
             return [_tensor(arrays[name]) for name in sorted(arrays, key=lambda name: int(name.removeprefix("arr_")))]
         return {name: _tensor(array) for name, array in arrays.items()}
-    except (zipfile.BadZipFile, ValueError, LookupError, TypeError, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, *_DAMAGE) as error:
         raise DataError(
             "this file of weights cannot be read",
             where=str(path),
@@ -68,10 +70,8 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray | list
         raise ValueError(f"'{info.filename}' is compressed: write it by numpy.savez")
     content = archive.read(info)
     file = BytesIO(content)
-    version = npy.read_magic(file)
-    header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    if not header(file)[2].hasobject:
-        return npy.read_array(BytesIO(content), allow_pickle=False)
+    if not read_header(file, info.filename).dtype.hasobject:
+        return array_of(content, info.filename)
     found = evaluate(file, array_calls(len(content)), NAMES)
     if not isinstance(found, PickledArray) or not isinstance(found.values, list):
         raise ValueError("objects that are no list of arrays")

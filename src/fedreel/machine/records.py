@@ -7,6 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+MOST_NODES = 8_000_000  # values of one text
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text that others wrote; ValueError if it is none, or would take far more memory than text."""
+    nodes = sum(map(text.count, "[{,:"))
+    if nodes > MOST_NODES:
+        raise ValueError(f"it holds {nodes} values, and more than {MOST_NODES} are refused")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
 
 class Records:
     """The JSON objects of a file, one a line; any other line is passed over. On the way `number` is that of the line

@@ -9,6 +9,8 @@ from typing import Any
 
 from fedreel.errors import DataError
 
+MAX_PIXELS = 2**25  # of one picture: 8K, 7680 x 4320, is a little less
+LIMITS = {"max_pixels": str(MAX_PIXELS)}  # for FFmpeg, which else takes what a file claims
 UNSTATED_FPS = 25.0  # what a stream without a frame rate is taken to have
 
 
@@ -86,7 +88,7 @@ def opened(path: Path, threads: int | None = None) -> Iterator[Pictures]:
     if not path.is_file():
         raise DataError("there is no such video file", where=str(path))
     try:
-        container = av.open(str(path), metadata_errors="replace")  # titles come in all encodings
+        container = av.open(str(path), options=LIMITS, metadata_errors="replace")  # titles come in all encodings
     except (av.FFmpegError, OSError, ValueError) as error:
         raise unreadable(path, reason(error)) from error
     with container:
@@ -95,6 +97,12 @@ def opened(path: Path, threads: int | None = None) -> Iterator[Pictures]:
             raise unreadable(path, "the file has no video stream" + (", only sound" if container.streams.audio else ""))
         if streams[0].codec_context is None:
             raise unreadable(path, "there is no decoder for its video stream")
+        size = streams[0].codec_context
+        if not 0 < size.width * size.height <= MAX_PIXELS:
+            raise unreadable(
+                path, f"its pictures have no size, or more than the {MAX_PIXELS} pixels that are safe to decode"
+            )
+        streams[0].codec_context.options = LIMITS  # the size may change on the way
         if threads is None:
             streams[0].thread_type = "AUTO"
         else:

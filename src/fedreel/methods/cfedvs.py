@@ -51,7 +51,8 @@ class CFedVS(Communities):
 
     def join(self, fed: Federation, clients: list[str]) -> Groups:
         means = community_means(fed.memory["members"], fed.memory["distance"])
-        distance = self._ask(fed, clients, at_least=0.0)
+        wide = {len(mean) for mean in means.values()}
+        distance = {c: d for c, d in self._ask(fed, clients, at_least=0.0).items() if len(d) in wide}
         fed.memory["distance"] |= distance
         return {c: min(means, key=lambda g: math.dist(means[g], d)) for c, d in distance.items()}
 

@@ -27,6 +27,7 @@ class FedCA(FedSimCLR):
     `public` of the server's samples, which they are sent with the base's vectors of them."""
 
     sends: ClassVar = {**FedSimCLR.sends, "projections": "features"}
+    may_lack = ("projections",)
     sees = "each"
     trains_server = True
 
@@ -47,11 +48,11 @@ class FedCA(FedSimCLR):
             held = {name: fed.memory[name] for name in ("public", "base", "dictionary") if name in fed.memory}
             for update in fed.train(clients, fed.weights, **held, wanted=math.ceil(self.dictionary / len(clients))):
                 average.add(update.weights, update.samples)
-                new += [update.tensor(name) for name in update.tensors]
+                new += [rows for name in update.tensors if (rows := _directions(update.tensor(name))) is not None]
             fed.weights = average.value
             if self.dictionary:
                 old = [fed.memory["dictionary"]] if "dictionary" in fed.memory else []
-                fed.memory["dictionary"] = torch.cat([*new, *old])[: self.dictionary].clone()
+                fed.memory["dictionary"] = torch.cat(_alike([*new, *old]))[: self.dictionary].clone()
 
     def local_training(self, client: Client) -> None:
         task = able(client.task, Contrastable)
@@ -65,6 +66,18 @@ class FedCA(FedSimCLR):
         client.fit(terms)
         if self.dictionary:
             client.tensors["projections"] = _project(client, task, client.arg("wanted", int))
+
+
+def _directions(rows: Tensor) -> Tensor | None:
+    """Projections that a client sent; none if they are no rows of length 1, which would be no directions."""
+    sound = rows.ndim == 2 and rows.dtype == torch.float32 and bool((rows.norm(dim=1) - 1).abs().lt(0.01).all())
+    return rows if sound else None
+
+
+def _alike(parts: list[Tensor]) -> list[Tensor]:
+    """Those of the width that most have."""
+    widths = [part.shape[1] for part in parts]
+    return [part for part in parts if part.shape[1] == max(widths, key=widths.count)]
 
 
 def _project(client: Client, task: Contrastable, wanted: int) -> Tensor:

@@ -28,6 +28,7 @@ class FedLID(Method):
     `statistics` clients takes batch norm's from the mean, not from the server's data."""
 
     sends: ClassVar = {**Method.sends, "trained_top1": "metric", "trained_top1_own": "metric"}
+    may_lack = ("trained_top1", "trained_top1_own")
     needs = (Contrastable,)
     trains_server = True
     tunes = ("all", "norm", "lora")

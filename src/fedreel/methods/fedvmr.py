@@ -17,8 +17,9 @@ from fedreel.core.federation import Federation
 from fedreel.core.method import Method, question
 from fedreel.core.task import Tensors
 from fedreel.core.terms import Step, term
-from fedreel.core.update import Update
+from fedreel.core.update import Answer, Failure, Update
 from fedreel.core.weights import Weights
+from fedreel.errors import RunError, plain
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class FedVMR(Method):
         groups = fed.once("groups", lambda: self.divide(fed))
         sample = fed.once("validation", lambda: self.collect(fed)) if self.weight_by == "validation" else None
         for _ in fed.rounds():
-            average = fed.mean()
+            average = fed.mean(told=self.weight_by == "samples")
             scores: dict[str, float] = {}
             for update in fed.train_chains(self.ordered(groups, fed), fed.weights, world=torch.tensor(world)):
                 scores[update.client] = self.score(fed, update, sample)
@@ -86,8 +87,22 @@ class FedVMR(Method):
 
     def collect(self, fed: Federation) -> Weights:
         """The c-validation set: every client's sample, one after the other."""
-        samples = list(fed.ask(fed.clients, "validation"))
+        samples = [answer for answer in fed.ask(fed.clients, "validation") if self._usable(fed, answer)]
+        if not samples:
+            raise RunError("no client sent examples by which models could be scored", where="[method] weight_by")
         return Weights.of({name: torch.cat([s.tensor(name) for s in samples]) for name in samples[0].tensors})
+
+    def _usable(self, fed: Federation, answer: Answer) -> bool:
+        """Whether a model can be scored on these examples alone; others would spoil everybody's score."""
+        try:
+            alone = self.tested(fed, fed.weights, Weights.of({n: answer.tensor(n) for n in answer.tensors}))
+            problem = "" if math.isfinite(alone) else f"a model's score on them is {alone}"
+        except Exception as error:
+            problem = plain(f"{type(error).__name__}: {error}", 200)
+        if problem:
+            text = f"no model can be scored on these examples ({problem})"
+            fed.refuse(Failure(answer.round, answer.step, answer.client, "rubbish", text))
+        return not problem
 
     def score(self, fed: Federation, update: Update, sample: Weights | None) -> float:
         """The logarithm of a model's weight, up to a constant."""

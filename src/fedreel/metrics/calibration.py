@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 TEMPERATURES = tuple(2 ** (k / 4) for k in range(-16, 25))  # 1/16 to 64, four for every doubling
 BINS = 15  # of confidence, equally wide
+MANY = 100_000  # samples
 SURE = 0.975  # a result is better than guessing if luck alone would give less with this probability
 
 
@@ -61,6 +62,8 @@ def binomial_tail(right: int, samples: int, chance: float) -> float:
         return 1.0
     if chance <= 0:
         return 0.0
+    if samples > MANY:  # the normal distribution is as good there, and no sum over all of them
+        return 0.5 * math.erfc((right - 0.5 - samples * chance) / math.sqrt(2 * samples * chance * (1 - chance)))
     whole, odds = math.lgamma(samples + 1), (math.log(chance), math.log1p(-chance))
     terms = [
         whole - math.lgamma(k + 1) - math.lgamma(samples - k + 1) + k * odds[0] + (samples - k) * odds[1]

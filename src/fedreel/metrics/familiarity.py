@@ -31,6 +31,14 @@ class Sums:
     def __add__(self, other: Sums) -> Sums:
         return Sums(self.samples + other.samples, self.total + other.total, self.products + other.products)
 
+    @property
+    def possible(self) -> bool:
+        """Whether any samples have these sums: then (samples, total; total, products) has no direction below 0."""
+        top = torch.cat([torch.tensor([self.samples], dtype=torch.float64), self.total])[None]
+        whole = torch.cat([top, torch.cat([self.total[:, None], self.products], 1)])
+        turned = (whole - whole.T).abs().max()
+        return bool(turned <= 1e-6 * whole.abs().max() and torch.linalg.eigvalsh(whole)[0] >= -1e-6 * whole.trace())
+
     def space(self) -> Space:
         """Where looks are compared: each number in its own deviations, and what they have in common taken out. As if
         as many samples more as a look has numbers had shown that they have nothing in common: of few samples, what

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,7 +13,9 @@ from torch.nn import functional as F
 
 from fedreel.data.weights_file import read_file
 from fedreel.errors import DataError
+from fedreel.machine.records import parse_json
 
+MOST, DEEPEST = 1_000_000, 200  # words or numbers, layers: of a network that makes sense
 OPTIONAL = ("pooler.", "embeddings.position_ids")  # in the file, and not needed for the states of tokens
 
 
@@ -72,7 +73,7 @@ def read_bert(folder: Path) -> Bert:
 def read_config(folder: Path) -> BertConfig:
     path = folder / "config.json"
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = parse_json(path.read_text(encoding="utf-8"))
         config = BertConfig(**{f.name: told[f.name] for f in fields(BertConfig) if f.name in told})
         kind = (told["model_type"], told.get("hidden_act", "gelu"), told.get("position_embedding_type", "absolute"))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -82,12 +83,15 @@ def read_config(folder: Path) -> BertConfig:
             expected="config.json and model.safetensors, as `save_pretrained` of transformers writes them",
             found=f"{type(error).__name__}: {error}",
         ) from error
-    if kind != ("bert", "gelu", "absolute") or config.hidden_size % config.num_attention_heads:
+    sizes = [n for f in fields(BertConfig) if f.type == "int" for n in [getattr(config, f.name)]]
+    sound = all(type(n) is int and 0 < n <= MOST for n in sizes) and isinstance(config.layer_norm_eps, float)
+    sound = sound and config.num_hidden_layers <= DEEPEST
+    if kind != ("bert", "gelu", "absolute") or not sound or config.hidden_size % config.num_attention_heads:
         raise DataError(
             "this network is another than BERT",
             where=str(path),
             expected="model_type bert, hidden_act gelu, absolute positions, heads that divide hidden_size",
-            found=f"{', '.join(kind)}, {config.num_attention_heads} heads of {config.hidden_size} numbers",
+            found=f"{', '.join(map(str, kind))}, {config.num_attention_heads} heads of {config.hidden_size} numbers",
         )
     return config
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from fedreel.data.bounded import read_npz
 from fedreel.data.clip_model import ClipText, token_width
 from fedreel.data.damaged import NPZ_ERRORS
 from fedreel.data.hugging_face import find_folder
@@ -208,8 +209,7 @@ def _state(encoder: SentenceEncoder, sentences: Sequence[str], most: int) -> str
 
 def _kept(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            found: np.ndarray = file["vectors"]
-    except (*NPZ_ERRORS, AttributeError):
+        found = read_npz(path, ("vectors",))["vectors"]
+    except NPZ_ERRORS:
         return None
     return found if found.shape == shape and found.dtype == np.float32 else None

@@ -47,7 +47,8 @@ def _calibration(overall: Mapping[str, Any]) -> str:
     before, after = (finite(overall.get(name)) for name in ("ece_uncalibrated", "ece"))
     if before is None or after is None:
         return ""
-    bins = len(overall.get("bins") or [])
+    told = overall.get("bins")
+    bins = len(told) if isinstance(told, list) else 0
     return (
         f"Expected calibration error, of {bins} bins: {100 * before:.1f} % as the model is, {100 * after:.1f} % with "
         "the temperature that its answers are given with."

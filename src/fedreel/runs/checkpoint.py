@@ -17,8 +17,13 @@ from fedreel.core.server import ServerState
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.errors import RunError
 from fedreel.machine.files import new_folder
+from fedreel.machine.records import parse_json
 
 _KEEP = 2
+_DAMAGE = (
+    *(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, OverflowError, MemoryError),
+    *(RecursionError, StopIteration, SafetensorError),
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class Checkpoints:
             path = self.folder / f"{number:06d}"
             try:
                 return _read(path, device)
-            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            except _DAMAGE as error:
                 problems.append(f"{path.name}: {type(error).__name__}: {error}")
         if problems:
             raise RunError(
@@ -80,12 +85,12 @@ class Checkpoints:
         return None
 
     def _numbers(self) -> list[int]:
-        return sorted(int(p.name) for p in self.folder.glob("*") if p.name.isdigit())
+        return sorted(int(p.name) for p in self.folder.glob("*") if p.name.isdecimal() and p.name.isascii())
 
 
 def _read(path: Path, device: torch.device) -> tuple[ServerState, dict[str, int]]:
     tensors = load_file(path / "tensors.safetensors", device=str(device))
-    content = json.loads((path / "state.json").read_text())
+    content = parse_json((path / "state.json").read_text())
     state = content["state"]
     layouts = {i: Layout(TensorInfo.from_row(row) for row in rows) for i, rows in content["layouts"].items()}
     models, memory = (_restore(state[part], tensors, layouts) for part in ("models", "memory"))
@@ -127,6 +132,9 @@ def _restore(value: Any, tensors: dict[str, Tensor], layouts: dict[str, Layout])
         return {k: _restore(v, tensors, layouts) for k, v in value["$dict"]}
     layout = layouts[value["layout"]]
     device = next(iter(tensors.values())).device if tensors else "cpu"
+    found = {n: tensors[f"{value['$weights']}/{n}"] for n in layout.place}
+    if any(found[n].shape != t.shape for n, (t, _) in layout.place.items()):
+        raise ValueError(f"the tensors of {value['$weights']} have other shapes than their layout says")
     weights = Weights.zeros(layout, device)
-    weights.fill({n: tensors[f"{value['$weights']}/{n}"] for n in layout.place})
+    weights.fill(found)
     return weights

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedreel.machine.records import Records
+from fedreel.machine.records import Records, parse_json
 
 
 def read_summary(run: Path) -> dict[str, Any]:
@@ -22,6 +21,6 @@ def read_metrics(run: Path, phase: str | None = None) -> Iterator[dict[str, Any]
 def read_json(path: Path) -> dict[str, Any]:
     """What a file of a run holds; nothing where there is none, or where writing it was broken off."""
     try:
-        return json.loads(path.read_text())
+        return parse_json(path.read_text())
     except (OSError, ValueError):
         return {}

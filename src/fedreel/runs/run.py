@@ -31,6 +31,7 @@ from fedreel.core.task import Task
 from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.device import pick_device
 from fedreel.machine.files import new_folder
+from fedreel.machine.records import parse_json
 from fedreel.registry import ENGINES
 from fedreel.runs.frozen import frozen_card, load_frozen, save_frozen, warn_of_random
 from fedreel.runs.now import Now
@@ -126,7 +127,7 @@ def load(path: Path | str, *, model: str = GLOBAL, client: str = "", trained: in
     path = find_model(path)
     folder = path / "model" if (path / "model").is_dir() else path
     try:
-        card = json.loads((folder / "card.json").read_text())
+        card = parse_json((folder / "card.json").read_text())
         if model not in card["models"]:
             raise RunError(f"there is no model '{model}' here", where=str(folder), hint=nearest(model, card["models"]))
         tensors = load_file(folder / f"{model}.safetensors", device=device)

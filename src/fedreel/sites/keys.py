@@ -111,7 +111,7 @@ def read_site_key(path: Path) -> tuple[str, str]:
         text = path.read_text().strip()
         kind, body, *comment = text.split(None, 2)
         key = serialization.load_ssh_public_key(f"{kind} {body}".encode())
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+    except (OSError, ValueError, UnsupportedAlgorithm, NotImplementedError) as error:
         raise FedreelError(
             "this is not a site's public key", where=str(path), expected="a site.pub", found=str(error)[:100]
         ) from error

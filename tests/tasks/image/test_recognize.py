@@ -191,7 +191,7 @@ def test_the_command_prints_a_line_for_each_image_of_a_folder(trained: Path, tmp
     lines = [line.rsplit(maxsplit=3) for line in said.out.splitlines()]
     assert [line[1] for line in lines[:2]] == ["sea", "grass"]
     assert [line[0] for line in lines[:2]] == [
-        str(tmp_path / "in" / "a\N{REPLACEMENT CHARACTER}b.png"),
+        str(tmp_path / "in" / "a\\nb.png"),
         f"{tmp_path}/in/c.png",
     ]
     assert lines[2:] == [[str(tmp_path / "x.json")]]

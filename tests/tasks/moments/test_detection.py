@@ -55,7 +55,7 @@ def test_generalised_overlap_is_symmetric_and_the_same_anywhere_at_any_scale() -
 @pytest.mark.parametrize("moments", [1, 2, 3])
 def test_the_cheapest_match_is_that_of_brute_force_and_of_scipy(moments: int) -> None:
     """A question has one moment here: the cheapest answer is then the whole of the matching."""
-    assignment = pytest.importorskip("scipy.optimize", reason="needs the extra `mat`").linear_sum_assignment
+    assignment = pytest.importorskip("scipy.optimize", reason="scipy is not installed").linear_sum_assignment
     for seed in range(20):
         spans, logits, truth = drawn(seed, 5, 2), drawn(seed + 99, 5), drawn(seed + 999, moments, 2)
         table = torch.stack([costs(spans[None], logits[None], t[None])[0] for t in truth]).numpy()  # (moments, answers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import tempfile
 import time
@@ -25,13 +26,15 @@ from fedreel.engines.flower.processes import Processes, free_port, last_lines, p
 from fedreel.engines.flower.roster import Roster, call_roster
 from fedreel.engines.flower.server import Server
 from fedreel.engines.flower.wire import pack_orders, unpack_results
-from fedreel.errors import RunError
+from fedreel.errors import RunError, plain
 
 _MESSAGE_BYTES = 1 << 30  # of one message's answer; a node's orders beyond that go into another
 _TTL = 7 * 86400.0  # seconds after which Flower forgets a message
 _LOOK = 5.0  # seconds between two looks at who is there
 _AGAIN = 1800.0  # seconds after which an unanswered message is sent again: a site knows an order it has carried out
 _TRIES = 3  # how often a message is sent to a node whose Flower processes fail over it
+_SENDS = 100  # how often a message is sent at all: a site that always comes back does not hold up the others for ever
+_SLOW = 3600.0  # seconds that an order may take in any case
 _GRACE = 60.0  # seconds beyond an order's own limit: transport, and a process to start
 
 
@@ -46,7 +49,34 @@ class _Message:
     came: str = ""  # when the node had come at the time of sending
     away_since: float | None = None
     sent: float = 0.0
+    began: float = 0.0  # when it was first sent
     tries: int = 0
+
+
+class _Pace:
+    """How fast orders are answered, of the newest round and the newest kind."""
+
+    def __init__(self) -> None:
+        self.stage: object = None
+        self.orders, self.answered, self.slowest = 0, 0, 0.0
+
+    def ordered(self, order: Order) -> None:
+        if _stage(order) != self.stage:
+            self.stage, self.orders, self.answered, self.slowest = _stage(order), 0, 0, 0.0
+        self.orders += 1
+
+    def took(self, orders: Sequence[Order], seconds: float) -> None:
+        mine = sum(_stage(order) == self.stage for order in orders)
+        self.answered += mine
+        self.slowest = max(self.slowest, seconds) if mine else self.slowest
+
+    def limit(self, times: float) -> float:
+        """Seconds that an order may take."""
+        return max(_SLOW, times * self.slowest) if times and 2 * self.answered >= self.orders else math.inf
+
+
+def _stage(order: Order) -> object:
+    return order.round, order.kind, order.question
 
 
 class Transport:
@@ -59,10 +89,13 @@ class Transport:
         answer_bytes: int,
         patience: float,
         here: Mapping[str, str] | None = None,
+        stragglers: float = 0.0,
         **head: Any,
     ) -> None:
-        """`here` are the nodes that are there, with the times when they came."""
-        self.link, self.patience = link, patience
+        """`here` are the nodes that are there, with the times when they came. When half of the orders of a round are
+        answered, none of the others may take more than `stragglers` times as long as the slowest of them; 0: it may."""
+        self.link, self.patience, self.stragglers = link, patience, stragglers
+        self._pace = _Pace()
         self._most = max(1, _MESSAGE_BYTES // max(1, answer_bytes))  # orders in one message
         self._head = {"type": "orders", "run": job.run_id, "start": job.start, "recipe": as_table(job.recipe), **head}
         self._waiting: dict[str, list[Order]] = {}
@@ -75,6 +108,7 @@ class Transport:
 
     def submit(self, node: str, order: Order) -> None:
         self._waiting.setdefault(node, []).append(order)
+        self._pace.ordered(order)
 
     def next(self) -> Result | None:
         """One result; None if nothing is under way."""
@@ -110,7 +144,11 @@ class Transport:
 
     def _send(self, message: _Message) -> None:
         message.came, message.sent = self._here.get(message.node, ""), time.monotonic()
+        message.began = message.began or message.sent
         message.tries += 1
+        if message.tries > _SENDS:
+            self._fail(message, "error", f"sent {_SENDS} times, and never answered")
+            return
         try:
             number = self.link.send("send", content=message.frame, node=message.node, ttl=_TTL)
         except Lost:
@@ -129,17 +167,18 @@ class Transport:
         if what == "reply":
             content = Frame(frame.head["content"], frame.arrays)
             problem = content.head.get("problem") if isinstance(content.head, dict) else None
+            self._pace.took(message.orders, time.monotonic() - message.began)
             if problem is None:
                 self._results += unpack_results(content, message.orders)
             else:
-                self._fail(message, "error", str(problem)[:2000])
+                self._fail(message, "error", plain(str(problem)[:2000]))
         elif message.node not in self._here or "unavailable" in frame.head["reason"].lower():
             message.away_since = message.away_since or time.monotonic()
             self._under_way[-next(self._numbers)] = message  # until it is back, or patience ends
         elif message.tries < _TRIES:  # Flower's own process died, not our worker: it has the answer or makes it again
             self._send(message)
         else:
-            self._fail(message, "error", frame.head["reason"])
+            self._fail(message, "error", plain(str(frame.head["reason"])[:2000]))
 
     def _look(self) -> None:
         """Ask who is there, now and then: a node that came back has forgotten what it was told before."""
@@ -164,9 +203,10 @@ class Transport:
                 message.came, message.away_since = came, None
 
     def _give_up(self) -> None:
-        now = time.monotonic()
+        now, longest = time.monotonic(), self._pace.limit(self.stragglers)
         for number, message in list(self._under_way.items()):
-            late = message.deadline is not None and now > message.deadline
+            slow = message.began > 0 and now - message.began > longest * len(message.orders)
+            late = slow or (message.deadline is not None and now > message.deadline)
             away = message.away_since is not None and now - message.away_since > self.patience
             if not late and not away:
                 continue
@@ -177,7 +217,8 @@ class Transport:
                 self._gone.add(message.node)
                 self._fail(message, "offline", f"the site was away for more than {self.patience:g} s")
             else:
-                self._fail(message, "timeout", f"no answer within {message.orders[0].limit:g} s for an order")
+                limit = longest if slow else message.orders[0].limit
+                self._fail(message, "timeout", f"no answer within {limit:g} s for an order")
 
     def _fail(self, message: _Message, reason: str, detail: str) -> None:
         self._results += [Failure(*o.key, o.client, reason, detail) for o in message.orders]
@@ -188,6 +229,7 @@ class Transport:
         messages = list(self._under_way.values())
         self._under_way, self._here, self._looking = {}, {}, 0
         for message in messages:
+            message.began = 0.0  # the sites have had no time
             self._under_way[-next(self._numbers)] = message
         self._here = self.link.nodes()
         self._saw(self._here)
@@ -199,26 +241,35 @@ class FlowerEngine:
 
     at_sites = True
 
-    def __init__(self, job: Job, blueprint: Blueprint, link: Link, roster: Roster, patience: float) -> None:
+    def __init__(
+        self, job: Job, blueprint: Blueprint, link: Link, roster: Roster, patience: float, stragglers: float = 30.0
+    ) -> None:
         self.blueprint = blueprint
         self.roster, self.clients, self.slots = roster, roster.clients, max(1, len(roster.clients))
         self._link = link
-        self._transport = Transport(job, link, blueprint.travelling.nbytes, patience, link.nodes())
+        self._transport = Transport(job, link, blueprint.travelling.nbytes, patience, link.nodes(), stragglers)
 
     @classmethod
     def begin(
-        cls, job: Job, server: str = "server", sites: Sequence[str] = (), wait: float = 120.0, patience: float = 300.0
+        cls,
+        job: Job,
+        server: str = "server",
+        sites: Sequence[str] = (),
+        wait: float = 120.0,
+        patience: float = 300.0,
+        stragglers: float = 30.0,
     ) -> FlowerEngine:
         """`server` is the server's folder on this machine. `sites` names those that take part, all enrolled ones if
         empty; the run waits `wait` seconds for them to be there. An order waits `patience` seconds for a site that is
-        away."""
+        away; when half of a round's orders are answered, no other may take more than `stragglers` times as long as the
+        slowest of these, an hour at least (0: as long as it likes)."""
         folder = Server(Path(server))
         blueprint = Blueprint(job.task, job.method, job.recipe.seed, job.device)
         link = Link(folder.flower_home, watch=True, wait=30, log=folder.log)
         try:
             roster = call_roster(job, link, blueprint, folder.nodes_of(sites), wait)
             folder.note_job(job.run_id, job.out)
-            return cls(job, blueprint, link, roster, patience)
+            return cls(job, blueprint, link, roster, patience, stragglers)
         except Lost as lost:
             link.close()
             raise RunError(

@@ -23,6 +23,8 @@ _WORKER_START = 120  # seconds that a site's worker may take to start
 _SILENCE = 30.0  # seconds without an answer after which a site is asked whether it is there
 _TTL = 86400.0  # seconds for which that question stands
 _PIECE = 4 << 20  # bytes that travel in one of Flower's records
+_HEAD = 8 << 20  # bytes of a frame's head
+_DEPTH = 20  # of its lists and tables in each other
 _DEATHS = 3  # how often a worker may die over one frame
 
 PING = "ping"  # the type of a frame that is answered by whoever gets it
@@ -45,7 +47,7 @@ def serve(grid: Grid, context: Context) -> None:
                     last, pause = time.monotonic(), 0.0
                 for number, reply in post.pull() if post else ():
                     last = time.monotonic()
-                    send(pipe, _reply(reply, number))
+                    _hand_over(pipe, reply, number)
                 if context.run_config["watch"]:
                     post.ask_the_silent(lambda node: _message(Frame({"type": PING}), node, _TTL))
         except (EOFError, ConnectionError):
@@ -80,12 +82,26 @@ def wrap(frame: Frame) -> RecordDict:
 
 def unwrap(content: RecordDict) -> Frame:
     """The frame that was wrapped; ValueError or KeyError for what `wrap` does not make."""
-    head, sizes = json.loads(str(content["0"]["json"]))
+    text = str(content["0"]["json"])
+    if len(text) > _HEAD:
+        raise ValueError(f"a head of {len(text)} characters")
+    head, sizes = json.loads(text)
+    if not _shallow(head):
+        raise ValueError("a head that is nested too deeply")
     data = memoryview(b"".join(content[str(number)]["bytes"] for number in range(len(content))))  # type: ignore[misc]
     ends = list(accumulate(sizes.values()))
     if any(type(size) is not int or size < 0 for size in sizes.values()) or (ends or [0])[-1] != len(data):
         raise ValueError(f"{len(data)} bytes are not the arrays that were announced")
     return Frame(head, {name: data[end - sizes[name] : end] for name, end in zip(sizes, ends)})
+
+
+def _shallow(head: object) -> bool:
+    level = [head]
+    for _ in range(_DEPTH):
+        level = [x for v in level if isinstance(v, dict | list) for x in (v.values() if isinstance(v, dict) else v)]
+        if not level:
+            return True
+    return False
 
 
 def _cut(arrays: Iterable[Bytes]) -> Iterator[bytes]:
@@ -128,6 +144,14 @@ def _reply(reply: Message | None, number: int) -> Frame:
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         return Frame({"what": "error", "number": number, "reason": f"rubbish: {type(error).__name__}"})
     return Frame({"what": "reply", "number": number, "content": frame.head}, frame.arrays)
+
+
+def _hand_over(pipe: Connection, reply: Message | None, number: int) -> None:
+    """Whatever a site has answered, this process lives on: there are other sites."""
+    try:
+        send(pipe, _reply(reply, number))
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
+        send(pipe, Frame({"what": "error", "number": number, "reason": f"rubbish: {type(error).__name__}"}))
 
 
 def _ask_worker(socket: str, frame: Frame) -> Frame:

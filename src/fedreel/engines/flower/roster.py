@@ -12,9 +12,10 @@ from fedreel.core.blueprint import Blueprint
 from fedreel.core.job import Job
 from fedreel.engines.flower.link import Link
 from fedreel.engines.flower.pipe import Frame
-from fedreel.errors import RunError
+from fedreel.errors import RunError, plain
 
 _ANSWER = 600.0  # seconds that a site may take to look at its data
+_CLIENTS, _NAME = 10_000, 200  # clients of a site, letters of a client's name
 _TRIES = 3  # how often a site is asked whose Flower processes fail over it
 
 
@@ -96,7 +97,8 @@ def _readable(answer: Mapping[str, Any]) -> bool:
     clients = answer.get("clients")
     return (
         isinstance(clients, list)
-        and all(isinstance(c, str) for c in clients)
+        and len(clients) <= _CLIENTS
+        and all(isinstance(c, str) and c and len(c) <= _NAME and plain(c) == c for c in clients)
         and isinstance(answer.get("agreement"), str)
     )
 

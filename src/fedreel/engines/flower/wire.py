@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,13 @@ from torch import Tensor
 from fedreel.core.update import TRAIN, Answer, Failure, Named, Order, Result, Update, Value
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.engines.flower.pipe import Bytes, Frame
-from fedreel.errors import FedreelError
+from fedreel.errors import FedreelError, plain
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+_NAMES = 256  # numbers and tensors of one result
+_ROWS = 1000  # tensors of a layout that the server does not know
+_SPARE = 64 << 20  # bytes that an answer may hold beside a model for each that was sent
+REASONS = ("error", "diverged", "timeout", "policy")  # for which a site says that it has no answer
 _ROLES = ("parameter", "norm", "statistics", "buffer")
 
 
@@ -72,7 +76,9 @@ def pack_results(results: Sequence[Result], **head: Any) -> Frame:
 def unpack_results(frame: Frame, orders: Sequence[Order]) -> list[Result]:
     """The results of these orders, in their order. Whatever a frame holds, each order gets its result or a failure."""
     try:
-        reader = _Reader(frame)
+        sent = {w.layout.id: w.layout for order in orders for w in order.models.values()}
+        _check_size(frame, orders)
+        reader = _Reader(frame, sent)
         rows = {(row["round"], row["step"]): row for row in frame.head["results"]}
     except Exception as error:
         return [_rubbish(order, error) for order in orders]
@@ -89,7 +95,10 @@ def _result(row: dict[str, Any], order: Order, reader: _Reader) -> Result:
     if row["client"] != order.client:
         raise ValueError(f"answers for '{row['client']}'")
     if "reason" in row:
-        return Failure(*order.key, order.client, str(row["reason"])[:40], str(row["detail"])[:2000])
+        reason = row["reason"] if row["reason"] in REASONS else "error"
+        return Failure(*order.key, order.client, reason, plain(str(row["detail"])[:2000]))
+    if len(row["numbers"]) + len(row["tensors"]) > _NAMES:
+        raise ValueError(f"{len(row['numbers']) + len(row['tensors'])} numbers and tensors")
     numbers = {str(name): float(value) for name, value in row["numbers"].items()}
     tensors = {str(name): _named(reader.value(packed)) for name, packed in row["tensors"].items()}
     if order.kind == TRAIN:
@@ -104,7 +113,7 @@ def _named(value: Value) -> Named:
 
 
 def _rubbish(order: Order, error: Exception) -> Failure:
-    found = f"{type(error).__name__}: {error}"[:200]
+    found = plain(f"{type(error).__name__}: {error}", 200)
     return Failure(*order.key, order.client, "rubbish", f"the site's answer cannot be read ({found})")
 
 
@@ -139,17 +148,30 @@ class _Packer:
 
 
 class _Reader:
-    """Reads weights out of a frame. Sizes are checked against the bytes that came before anything is made of them."""
+    """Reads weights out of a frame. Sizes are checked against the bytes that came before anything is made of them. Of
+    an answer, layouts are those that were `sent` or have few tensors."""
 
-    def __init__(self, frame: Frame) -> None:
-        self._arrays = frame.arrays
+    def __init__(self, frame: Frame, sent: Mapping[str, Layout] | None = None) -> None:
+        self._arrays, self._rows, self._sent = frame.arrays, frame.head["layouts"], sent
         self._weights: list[str] = frame.head["weights"]
-        self._layouts = {key: _layout(rows) for key, rows in frame.head["layouts"].items()}
+        self._layouts: dict[str, Layout] = {}
         self._made: dict[int, Weights] = {}
+
+    def _layout(self, key: str) -> Layout:
+        """Read when it is first wanted."""
+        if key not in self._layouts:
+            rows, sent = self._rows[key], self._sent or {}
+            if key in sent and rows == [t.row() for t in sent[key].tensors]:
+                self._layouts[key] = sent[key]
+            elif self._sent is not None and len(rows) > max([_ROWS, *(len(known.tensors) for known in sent.values())]):
+                raise ValueError(f"a layout of {len(rows)} tensors")
+            else:
+                self._layouts[key] = _layout(rows)
+        return self._layouts[key]
 
     def weights(self, at: int) -> Weights:
         if at not in self._made:
-            layout = self._layouts[self._weights[at]]
+            layout = self._layout(self._weights[at])
             for dtype, n in layout.sizes.items():
                 found = len(self._arrays[f"{at}/{_name(dtype)}"])
                 if found != n * dtype.itemsize:
@@ -165,6 +187,14 @@ class _Reader:
         if "weights" in packed:
             return self.weights(packed["weights"])
         return self.weights(packed["tensor"])["value"].clone() if "tensor" in packed else packed["value"]
+
+
+def _check_size(frame: Frame, orders: Sequence[Order]) -> None:
+    """An answer is about as large as what was sent."""
+    found = sum(map(len, frame.arrays.values()))
+    most = sum(3 * max((w.nbytes for w in order.models.values()), default=0) + _SPARE for order in orders)
+    if found > most:
+        raise ValueError(f"{found} bytes where {most} would be many")
 
 
 def _layout(rows: list[list[Any]]) -> Layout:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ from fedreel.tasks.vision.contrast_views import SimCLR, crop_and_flip, scaled
 class Image(Contrasting):
     """A network on images of `size` pixels. The paper setting is resnet18 on 224 pixels with ImageNet weights (recipe
     fedlid-paper); for 32 pixels its stem should be small."""
+
+    metrics: ClassVar = ("loss", "top1", "top1_own")
 
     backbone: BackboneConfig = field(default_factory=ResNet18Config)
     size: int = 32

@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 
 from fedreel.data import clip_index
+from fedreel.data.bounded import npz_names, opened_h5, read_npy, read_npz
 from fedreel.data.damaged import H5_ERRORS, NPZ_ERRORS
 from fedreel.data.features import Features, video_features
 from fedreel.errors import DataError
@@ -131,9 +132,8 @@ def is_features(path: Path) -> bool:
 def npz_keys(path: Path) -> set[str]:
     """The keys of an .npz file; none of a file that cannot be read."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {*file.files}
-    except (*ERRORS, AttributeError):
+        return {*npz_names(path)}
+    except ERRORS:
         return set()
 
 
@@ -146,8 +146,8 @@ def open_features(path: Path, name: str = "") -> MomentFeatures:
         return MomentFeatures(name, lambda key: _array(files[key]), files, {}, path)
     if path.suffix.lower() in H5_SUFFIXES:
         try:
-            with h5py.File(path, "r") as file:
-                ids = [*map(str, file)]
+            with opened_h5(path) as file:
+                ids = [*file]
         except H5_ERRORS as error:
             raise DataError("this is not a readable h5 file", where=str(path), found=str(error)) from error
         return MomentFeatures(name, partial(_from_h5, path), ids, {}, path)
@@ -176,11 +176,11 @@ def _made(path: Path, features: Features, fps: float) -> tuple[np.ndarray, float
     name = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:32]
     kept = cache_folder() / "features" / f"{name}.npz"
     try:
-        with np.load(kept, allow_pickle=False) as file:
-            rows, duration = file["features"], float(file["duration"])
+        file = read_npz(kept)
+        rows, duration = file["features"], float(file["duration"])
         if rows.ndim == 2 and len(rows) and rows.shape[1] == features.width and rows.dtype == np.float32:
             return rows, duration
-    except (*NPZ_ERRORS, AttributeError):
+    except NPZ_ERRORS:
         pass
     steps = video_features(path, features, fps)
     duration = steps.n_frames / steps.fps
@@ -197,10 +197,10 @@ def _made(path: Path, features: Features, fps: float) -> tuple[np.ndarray, float
 
 def _from_npz(path: Path, name: str) -> MomentFeatures:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            ids, offsets, rows = (file[key] for key in NPZ_KEYS)
-            seconds = file["duration"] if "duration" in file.files else np.zeros(len(ids))
-    except (*NPZ_ERRORS, AttributeError) as error:
+        file = read_npz(path, {*NPZ_KEYS, "duration"})
+        ids, offsets, rows = (file[key] for key in NPZ_KEYS)
+        seconds = file["duration"] if "duration" in file else np.zeros(len(ids))
+    except NPZ_ERRORS as error:
         raise DataError("this is not a readable .npz file of features", where=str(path), found=str(error)) from error
     shapes = ids.ndim == 1 and ids.dtype.kind == "U" and rows.ndim == 2 and rows.dtype.kind == "f"
     whole = offsets.shape == (len(ids) + 1,) and offsets.dtype.kind in "iu" if shapes else False
@@ -219,19 +219,18 @@ def _from_npz(path: Path, name: str) -> MomentFeatures:
 
 
 def _from_h5(path: Path, key: str) -> np.ndarray:
-    with h5py.File(path, "r") as file:
-        found = file[key]
-        if isinstance(found, h5py.Group):
-            found = found[next(k for k in (*H5_KEYS, *found) if k in found)]
-        return np.asarray(found[()])
+    with opened_h5(path) as file:
+        if isinstance(file.node(key), h5py.Dataset):
+            return file.array(key)
+        group = file.inside(key)
+        return group.array(next(k for k in (*H5_KEYS, *group) if k in group))
 
 
 def _array(path: Path) -> np.ndarray:
-    found = np.load(path, allow_pickle=False)
-    if isinstance(found, np.ndarray):
-        return found
-    with found as file:
-        return np.asarray(file["features" if "features" in file.files else file.files[0]])
+    if path.suffix.lower() == ".npy":
+        return read_npy(path)
+    names = npz_names(path)
+    return next(iter(read_npz(path, {"features" if "features" in names else names[0]}).values()))
 
 
 def _is_one_video(path: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 from fedreel.data.splits import SPLITS
 from fedreel.errors import DataError
+from fedreel.machine.records import parse_json
 
 TABLES = ("videos.csv", "Charades_v1_*.csv")  # what lies beside annotations and tells of their videos
 HEAD = 1 << 16  # bytes that tell what a file is; a folder may also hold text files that are very large
@@ -21,6 +21,7 @@ CHARADES, ACTIVITYNET = "Charades-STA", "ActivityNet Captions"
 Json = Any
 Ratings = tuple[tuple[int, ...], ...]
 """For each stretch of STRETCH seconds, how much of a highlight some people found it to be, 0 to 4; 0 elsewhere."""
+LONGEST = 1e6  # seconds of a video
 STRETCH = 2.0
 
 
@@ -153,7 +154,7 @@ def _line(line: str, where: str) -> list[Span]:
 def _windows(line: str, where: str) -> list[Span]:
     """QVHighlights: a query may have several moments, each of which is asked for by itself here."""
     try:
-        entry = json.loads(line)
+        entry = parse_json(line)
     except (ValueError, RecursionError):
         raise _Malformed("it is not JSON") from None
     if not isinstance(entry, dict):
@@ -248,9 +249,9 @@ def _number(value: Json) -> float:
 
 
 def _length(value: Json) -> float:
-    """Seconds above 0, or 0 for unknown."""
+    """Seconds above 0, or 0 for unknown, as of a video that would last for weeks."""
     number = _number(value)
-    return number if number > 0 else 0.0
+    return number if 0 < number <= LONGEST else 0.0
 
 
 def _head(path: Path) -> bytes:
@@ -271,6 +272,6 @@ def _lines(path: Path) -> list[str]:
 
 def _json(path: Path) -> Json:
     try:
-        return json.loads("\n".join(_lines(path)))
+        return parse_json("\n".join(_lines(path)))
     except (ValueError, RecursionError) as error:
         raise DataError("this file is not valid JSON", where=str(path), found=str(error)) from error

@@ -12,6 +12,7 @@ from fedreel.errors import DataError
 Array = np.ndarray
 
 THRESHOLDS = (0.3, 0.5, 0.7)
+MEASURES = ("r30", "r50", "r70", "miou")  # of these
 VERY_GOOD = 4  # of 0 to 4: a highlight
 CVAL_WEIGHTS: Mapping[float, float] = {0.1: 0.1, 0.3: 0.2, 0.5: 0.2, 0.7: 0.4, 0.9: 0.1}  # FedVMR's e_h, by IoU
 

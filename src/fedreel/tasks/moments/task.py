@@ -23,7 +23,7 @@ from fedreel.models.sentences import SentenceEncoder, encoder_card, encoder_widt
 from fedreel.tasks.moments.examples import Batch, Moments, temporal_classes
 from fedreel.tasks.moments.grounding import Grounder, Located, loss, temporal_distribution
 from fedreel.tasks.moments.judging import Said, judged
-from fedreel.tasks.moments.metrics import iou, prior_only
+from fedreel.tasks.moments.metrics import MEASURES, iou, prior_only
 from fedreel.tasks.moments.population import MomentPopulation
 from fedreel.tasks.moments.sources import open_moments
 from fedreel.tasks.moments.text import Words
@@ -47,6 +47,7 @@ class MomentRetrieval(Task, Temporal, Accountable):
     only the sentence."""
 
     sends: ClassVar = {"frames": "count"}
+    metrics: ClassVar = (*MEASURES, "score", "loss", "highlight_map", "highlight_hit")
 
     form: Literal["pointer", "anchor-free", "proposal", "qd-detr"] = "pointer"
     encoder: Literal["conv", "lstm", "none", "attention"] = "conv"  # none: over words, not over a video's positions

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedreel.data.bounded import read_npz
 from fedreel.data.damaged import NPZ_ERRORS
 from fedreel.errors import DataError
 
@@ -73,9 +74,9 @@ class Words:
 
 def _from_npz(path: Path) -> Words:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            words, vectors = file["words"], file["vectors"]
-    except (*NPZ_ERRORS, AttributeError) as error:
+        file = read_npz(path, ("words", "vectors"))
+        words, vectors = file["words"], file["vectors"]
+    except NPZ_ERRORS as error:
         raise DataError("this is no .npz file of words and vectors", where=str(path), found=str(error)) from error
     good = words.ndim == 1 and words.dtype.kind == "U" and vectors.dtype.kind == "f" and vectors.ndim == 2
     if not good or len(vectors) != len(words) or not vectors.size:

@@ -44,6 +44,7 @@ class Pretrain(Task, Embeds, Accountable):
     bn_eps = 1e-3 (recipe fedvssl-paper)."""
 
     sends: ClassVar = {"frames": "count"}
+    metrics: ClassVar = ("loss", "accuracy", "iou")
 
     pretext: Literal["speed", "vcop", "ctp", "mae"] = "speed"
     backbone: BackboneConfig = field(default_factory=R3DConfig)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fedreel.data.bounded import read_npz
 from fedreel.data.damaged import NPZ_ERRORS
 from fedreel.data.splits import SPLITS
 from fedreel.errors import DataError, nearest
@@ -85,9 +86,8 @@ class _File:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with np.load(path, allow_pickle=False) as found:
-                self.arrays: dict[str, np.ndarray] = {key: found[key] for key in found.files}
-        except (*NPZ_ERRORS, AttributeError) as error:  # the last of a lone array under a wrong name
+            self.arrays = read_npz(path)
+        except NPZ_ERRORS as error:
             raise DataError("this is not a readable .npz file", where=str(path), found=str(error)) from error
         self.lengths = self._numbers("lengths", None)
         self.ends = np.cumsum(self.lengths)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedreel.data.bounded import mapped_npy
 from fedreel.data.pickled_arrays import NAMES, PickledArray, PickledType, array_calls
 from fedreel.data.restricted_pickle import Refused, evaluate
 from fedreel.data.splits import SPLITS
@@ -128,7 +129,7 @@ def _names_and_labels(path: Path) -> tuple[list[str], list[Any]]:
 def _mapped(path: Path, total: int) -> np.ndarray:
     """The array of a file, read as it is used."""
     try:
-        found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        found = mapped_npy(path)
     except (OSError, ValueError, EOFError) as error:
         raise DataError("this is not a readable .npy file", where=str(path), found=str(error)) from error
     if found.ndim != 5 or found.shape[0] != total or found.shape[1] != 3 or found.shape[3] != _V:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedreel.data.bounded import read_npz
 from fedreel.data.damaged import NPZ_ERRORS
 from fedreel.errors import DataError
 from fedreel.machine.cache import cache_folder
@@ -166,8 +167,7 @@ def _state(path: Path, files: Sequence[Path], joints: Joints, length: int, bodie
 
 def _kept(path: Path, shape: tuple[int, ...]) -> Prepared | None:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {key: file[key] for key in file.files}
+        found = read_npz(path)
         dropped = zip(found["dropped_where"], found["dropped_line"], found["dropped_reason"])
         kept = Prepared(
             found["x"],

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedreel.data.bounded import read_npz
 from fedreel.errors import DataError, RecipeError
 from fedreel.machine.device import pick_device
 from fedreel.runs.run import Loaded
@@ -151,8 +152,7 @@ def _rate(source: Path) -> float | None:
     """Frames a second; of an .npz file what its key `fps` says, if it has one."""
     if source.suffix != ".npz":
         return KINECT
-    with np.load(source, allow_pickle=False) as arrays:
-        said = arrays["fps"] if "fps" in arrays.files else np.zeros(0)
+    said = read_npz(source, ("fps",)).get("fps", np.zeros(0))
     usable = said.size == 1 and said.dtype.kind in "fiu" and 0.1 <= said.item() <= 1000
     return float(said.item()) if usable else None
 

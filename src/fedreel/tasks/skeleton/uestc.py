@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedreel.errors import DataError
+from fedreel.data.mat_file import read_matrices
 from fedreel.tasks.skeleton.joints import KINECT_V2
 from fedreel.tasks.skeleton.recordings import (
     FARTHEST,
@@ -79,16 +79,8 @@ def read_frames(path: Path) -> np.ndarray:
 def _matrix(path: Path) -> np.ndarray:
     """The only matrix of a .mat file with 75 columns, one row a frame."""
     try:
-        from scipy.io import loadmat
-    except ImportError as error:
-        raise DataError(
-            "the package scipy is needed to read .mat files",
-            where=str(path),
-            hint="pip install 'fedreel[mat]', or give the .txt files of the set",
-        ) from error
-    try:
-        found = [np.asarray(value) for key, value in loadmat(path).items() if not key.startswith("__")]
-    except Exception as error:  # loadmat raises whatever a damaged file leads it to
+        found = read_matrices(path).values()
+    except (OSError, ValueError) as error:
         raise Malformed(f"it is not a readable .mat file: {error}") from error
     fitting = [m for m in found if m.ndim == 2 and m.shape[1] == 3 * _V and len(m) and m.dtype.kind in "fiu"]
     if len(fitting) != 1:

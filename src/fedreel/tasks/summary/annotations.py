@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 
+from fedreel.data.bounded import opened_h5
 from fedreel.data.damaged import H5_ERRORS
+from fedreel.data.mat_file import read_matrices
 from fedreel.errors import DataError
+from fedreel.machine.records import parse_json
 from fedreel.tasks.summary.data import SummaryVideo, plain_name
 
 TSV, MAT = "ydata-tvsum50-anno.tsv", "ydata-tvsum50.mat"
+MOST_VIDEOS, MOST_SCORE = 10_000, 1000
+KEYS = ("train_keys", "test_keys")  # of a split
 KNOWN = f"{TSV} or {MAT} of TVSum, or SumMe's folder GT of .mat files"
 
 
@@ -89,10 +92,10 @@ def _annotated(path: Path) -> Iterator[_Annotated]:
 def _tsv(path: Path) -> Iterator[_Annotated]:
     """TVSum's table: a line for each video and user with the video's name, its category and a score for every frame."""
     by_video: dict[str, list[list[int]]] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         try:
             name, _, scores = line.split("\t")
-            by_video.setdefault(name, []).append([int(score) for score in scores.split(",")])
+            by_video.setdefault(name, []).append([_score(score) for score in scores.split(",")])
         except ValueError as error:
             expected = "a video's name, its category and its scores with commas between them, tabs between the three"
             raise DataError(
@@ -104,30 +107,40 @@ def _tsv(path: Path) -> Iterator[_Annotated]:
         yield _Annotated(name, np.array(rows, np.float32))
 
 
+def _score(word: str) -> int:
+    score = int(word)
+    if not 0 <= score <= MOST_SCORE:
+        raise ValueError(f"a score of {word[:20]}")
+    return score
+
+
 def _tvsum(path: Path) -> Iterator[_Annotated]:
     """TVSum's struct, an h5 file of MATLAB 7.3: columns of references, texts as numbers of their characters."""
     try:
-        with h5py.File(path, "r") as file:
-            names, scores = (file["tvsum50"][key][()].reshape(-1) for key in ("video", "user_anno"))
+        with opened_h5(path) as file:
+            names, scores = (_references(file.inside("tvsum50").node(key)) for key in ("video", "user_anno"))
             for name, of in zip(names, scores):
-                text = "".join(map(chr, file[name][()].reshape(-1)))
-                yield _Annotated(text, file[of][()].astype(np.float32))
+                text = "".join(map(chr, file.numbers(file.group[name], "video").reshape(-1)[:1000]))
+                yield _Annotated(text, file.numbers(file.group[of], "user_anno").astype(np.float32))
     except H5_ERRORS as error:
         expected = "the struct tvsum50 with video and user_anno, as MATLAB 7.3 stores it"
         raise DataError("annotations cannot be read", where=str(path), expected=expected, found=str(error)) from error
 
 
+def _references(found: h5py.Dataset) -> np.ndarray:
+    """What a column of a struct refers to."""
+    if not isinstance(found, h5py.Dataset) or not h5py.check_ref_dtype(found.dtype) or found.size > MOST_VIDEOS:
+        raise ValueError("a column that is none of references")
+    return np.asarray(found[()]).reshape(-1)
+
+
 def _summe(path: Path) -> _Annotated:
     """One video of SumMe: user_score is (frames, users), 0 where a user left a frame out."""
     try:
-        from scipy.io import loadmat
-    except ImportError as error:
-        hint = "pip install 'fedreel[mat]'"
-        raise DataError("the package scipy is needed to read .mat files", where=str(path), hint=hint) from error
-    try:
-        found: Mapping[str, Any] = loadmat(path, variable_names=["user_score"])
-        scores = np.asarray(found["user_score"], np.float32)
-    except Exception as error:  # loadmat raises whatever a damaged file leads it to
+        scores = read_matrices(path)["user_score"].astype(np.float32)
+        if scores.ndim != 2 or not scores.size:
+            raise ValueError(f"user_score of the shape {scores.shape}")
+    except (OSError, ValueError, KeyError) as error:
         expected = "a .mat file with user_score"
         raise DataError("annotations cannot be read", where=str(path), expected=expected, found=str(error)) from error
     return _Annotated(path.stem, scores.T)
@@ -136,11 +149,11 @@ def _summe(path: Path) -> _Annotated:
 def _splits(path: Path) -> list[dict[str, list[str]]]:
     expected = "a json file: [{'train_keys': [...], 'test_keys': [...]}, ...]"
     try:
-        splits = json.loads(path.read_text(encoding="utf-8"))
+        splits = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError("the splits cannot be read", where=str(path), expected=expected, found=str(error)) from error
     good = isinstance(splits, list) and splits
-    if not good or not all(isinstance(s, dict) and {"train_keys", "test_keys"} <= {*s} for s in splits):
+    if not good or not all(isinstance(s, dict) and all(isinstance(s.get(k), list) for k in KEYS) for s in splits):
         raise DataError("these are no splits", where=str(path), expected=expected)
     return splits
 

@@ -6,14 +6,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import h5py
 import numpy as np
 
 from fedreel import playground
 from fedreel.config import DataConfig
 from fedreel.data import clip_index
+from fedreel.data.bounded import H5, opened_h5
 from fedreel.data.damaged import H5_ERRORS
 from fedreel.data.features import Features, features_at
 from fedreel.data.splits import SPLITS
@@ -99,9 +99,11 @@ def read_summary(
     """
     videos = []
     try:
-        with h5py.File(path, "r") as file:
-            for name in sorted(map(str, file), key=_natural):
-                videos.append(_Group(path, name, file[name], how, spread).video())
+        with opened_h5(path) as file:
+            for name in sorted(file, key=_natural):
+                group = _Group(path, name, file, how, spread)
+                videos.append(group.video())
+                file.left = group.group.left
     except H5_ERRORS as error:
         raise DataError("this is not a readable h5 file", where=str(path), found=str(error)) from error
     if not videos:
@@ -117,10 +119,12 @@ def read_summary(
 class _Group:
     """One video's group in an h5 file, read key by key with errors that say which."""
 
-    def __init__(self, path: Path, name: str, group: Any, how: How, spread: Spread) -> None:
-        self.path, self.name, self.group, self.how, self.spread = path, name, group, how, spread
-        if not isinstance(group, h5py.Group):
-            raise self.error("", "a group for each video", type(group).__name__)
+    def __init__(self, path: Path, name: str, file: H5, how: How, spread: Spread) -> None:
+        self.path, self.name, self.how, self.spread = path, name, how, spread
+        try:
+            self.group = file.inside(name)
+        except ValueError as error:
+            raise self.error("", "a group for each video", str(error)) from error
 
     def video(self) -> SummaryVideo:
         truth = self.truth()
@@ -207,8 +211,7 @@ class _Group:
         if key not in self.group:
             raise self.error(key, "this key", f"only {', '.join(sorted(map(str, self.group))) or 'nothing'}")
         try:
-            raw = self.group[key][()]
-            values = np.asarray(raw).astype(np.float64)
+            values = self.group.array(key).astype(np.float64)
         except H5_ERRORS as error:
             raise self.error(key, "numbers", str(error)) from error
         if shape is not None:
@@ -224,7 +227,8 @@ class _Group:
 
     def text(self, key: str) -> str:
         try:
-            value = self.group[key][()] if key in self.group else self.group.attrs.get(key, "")
+            value = self.group.text(key)
+            value = "" if value is None else value
             if isinstance(value, np.ndarray) and value.size == 1:
                 value = value.reshape(-1)[0]
             value = value.decode() if isinstance(value, bytes) else value

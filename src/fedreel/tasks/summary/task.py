@@ -35,6 +35,7 @@ class Summary(Task, Sequences, Accountable):
     The paper's features are GoogLeNet's (width_in 1024) at 2 steps a second."""
 
     sends: ClassVar = {"frames": "count"}
+    metrics: ClassVar = ("f1", "tau", "rho", "loss")
 
     summarizer: Literal["vslstm", "attention", "mixture_transformer", "novelty"] = "mixture_transformer"
     features: str = "plain"  # or efficientnet-lite0, run:FOLDER, or a name for features that come with the data

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from fedreel.core.server import GLOBAL
 from fedreel.core.state import PrivateStore
 from fedreel.data.features import Features, make_features, same_features
 from fedreel.errors import FedreelError, RecipeError, RunError, nearest
+from fedreel.machine.records import parse_json
 from fedreel.runs.reading import read_metrics
 from fedreel.runs.run import Loaded, load
 from fedreel.systems import Verb, find_system, tasks_with
@@ -26,7 +26,7 @@ def read_card(run: Path) -> dict[str, Any]:
     """A model's card, without the model."""
     folder = run / "model" if (run / "model").is_dir() else run
     try:
-        card: dict[str, Any] = json.loads((folder / "card.json").read_text())
+        card: dict[str, Any] = parse_json((folder / "card.json").read_text())
         return {**card, "task": str(card["task"]), "private": [*card["private"]]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(

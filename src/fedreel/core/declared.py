@@ -1,0 +1,51 @@
+"""What a reply to an order may hold, by what task, method or question declare: names, forms and ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fedreel.core.method import Method
+from fedreel.core.task import Task
+from fedreel.core.trust import QUESTIONS
+from fedreel.core.update import EVALUATE, TRAIN, Answer, Order
+
+TESTED = "n"  # how many samples a test was made with: every test says it
+TENSORS = ("weights", "features", "feature-statistics", "raw-samples")  # kinds that are tensors and never numbers
+NUMBERS = ("count", "loss", "derived-number")  # kinds that are numbers and never tensors; the rest may be either
+PER_SAMPLE = ("features", "raw-samples")  # of these each client has as many rows as it likes
+RANGES: Mapping[str, tuple[float, float]] = {  # of numbers, and of what is in tensors, by kind
+    "loss": (-1e4, 1e12),
+    "metric": (-1e12, 1e12),
+    "derived-number": (-1e12, 1e12),
+    "label-statistics": (0.0, 1e15),
+}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Names with their kinds, which of them may be missing, and what else must be true of an answer: `problem` says
+    what is not."""
+
+    kinds: Mapping[str, str]
+    optional: frozenset[str] = frozenset()
+    problem: Callable[[Answer], str] | None = None
+    trained: bool = False  # a client that has trained has used at least one sample, frame, category
+
+    def range(self, name: str, max_count: float) -> tuple[float, float]:
+        kind = self.kinds[name]
+        least = 1.0 if self.trained and kind in ("count", "label-statistics") else 0.0
+        low, high = RANGES.get(kind, (0.0, max_count))
+        return max(low, least) if low >= 0 else low, high
+
+
+def declared(method: Method, task: Task, order: Order) -> Declared:
+    """What the reply to an order may hold. A question that nobody has declared has no answer."""
+    if order.kind == TRAIN:
+        return Declared({**method.sends, **task.sends}, frozenset(method.may_lack), trained=True)
+    if order.kind == EVALUATE:
+        return Declared({**dict.fromkeys(task.metrics, "metric"), TESTED: "count"}, frozenset(task.metrics))
+    asked = QUESTIONS.get(order.question) or getattr(method, order.question, None)
+    return Declared(
+        getattr(asked, "sends", {}), frozenset(getattr(asked, "may_lack", ())), getattr(asked, "problem", None)
+    )

@@ -1,0 +1,7 @@
+"""All harnesses, by name."""
+
+from __future__ import annotations
+
+from fuzz import arrays, media, messages, texts
+
+HARNESSES = {h.name: h for part in (texts, arrays, media, messages) for h in part.HARNESSES}
