@@ -17,7 +17,7 @@ from fedreel.data.hugging_face import read_config, read_scale
 from fedreel.data.shards import Shards, build
 from fedreel.models import bert
 from fedreel.report.page import write as write_report
-from fedreel.runs.rundir import read_metrics, read_summary
+from fedreel.runs.reading import read_metrics, read_summary
 from fedreel.sites.keys import make_site_keys, read_site_key
 from fedreel.sites.site import SiteFolder
 from fedreel.tasks.moments.annotations import read_annotations
