@@ -59,7 +59,7 @@ class Item:
 
 
 def test_the_longest_file_comes_first_and_in_it_the_order_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = {"a.py": 9.0, "a.py::test_1": 0.1, "b.py": 3.0, "b.py::test_1": 1.5}
+    seconds = {"a.py": 9.0, "a.py::test_1": 0.05, "b.py": 3.0, "b.py::test_1": 1.5}
     monkeypatch.setattr("support.durations.read", lambda: seconds)
     names = ["new.py::test_1", "b.py::test_1", "a.py::test_2", "a.py::test_1[x]", "b.py::test_2"]
     items: Any = [Item(name) for name in names]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 FILE = Path(__file__).parent.parent / "durations.json"
-SLOW = 0.2  # seconds of a processor: what is left takes two of them two minutes, with linters and collection
+SLOW = 0.1  # seconds of a processor: what is left takes two of them two minutes, with linters and collection
 KEPT = 0.1  # what is quicker is not worth a line
 
 
