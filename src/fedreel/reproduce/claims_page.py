@@ -11,6 +11,7 @@ from typing import Any
 from fedreel.errors import DataError
 from fedreel.reproduce.claims import ENOUGH
 from fedreel.reproduce.spec import Table
+from fedreel.reproduce.stored import lines
 from fedreel.systems import systems
 
 HEAD = f"""# What the papers claim, and what holds here
@@ -67,7 +68,7 @@ def page(folder: Path) -> str:
             if any(table.claims for table in tables.values()):
                 parts += _section(system.name, tables, [s for s in stored if s["command"].split()[2] == system.name])
     columns = ("system", "data of the paper", "what stands in for them here")
-    parts += [NOT_HERE, "\n".join(_line(cells) for cells in (columns, ["---"] * len(columns), *DATA))]
+    parts += [NOT_HERE, lines([columns, *DATA])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -94,7 +95,7 @@ def _section(name: str, tables: Mapping[str, Table], stored: Sequence[Mapping[st
             rows += [_row(claim, content, len(commands)) for claim in content["claims"]]
     if rows:
         columns = ("claim", "paper", "ours", "data", "seeds", "difference (95 %)", "verdict", "command")
-        yield "\n".join(_line(cells) for cells in (columns, ["---"] * len(columns), *rows))
+        yield lines([columns, *rows])
         yield "\n".join(commands)
     open_claims = [text for table, spec in tables.items() for text in _not_run(table, spec, stored)]
     if open_claims:
@@ -137,7 +138,3 @@ def _not_run(table: str, spec: Table, stored: Sequence[Mapping[str, Any]]) -> li
     if len(left) == len(spec.claims) > 1:
         return [f"{table} ({len(left)} claims)"]
     return [f"{table}: {claim.better} better than {claim.worse} in {claim.metric}" for claim in left]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

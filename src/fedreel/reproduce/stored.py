@@ -56,11 +56,17 @@ def markdown(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], where: s
         if column not in known:
             raise DataError("a stored table has no such column", where=where, found=column, hint=nearest(column, known))
     digits = {column: _digits(rows, column) for column in columns}
-    cells = [["method", *differ, *columns], ["---"] * (1 + len(differ) + len(columns))]
+    cells = [["method", *differ, *columns]]
     for row in rows:
         found = [_cell(row, column, digits[column]) for column in columns]
         cells.append([row["method"], *(str(row["setting"].get(key, "")) for key in differ), *found])
-    return "\n".join("| " + " | ".join(line) + " |" for line in cells)
+    return lines(cells)
+
+
+def lines(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first row has the names of its columns."""
+    ruled = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in ruled)
 
 
 def _digits(rows: Sequence[Mapping[str, Any]], column: str) -> int:

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,28 +27,47 @@ LEFT_OUT = "left out"
 _log = logging.getLogger(__name__)
 
 
-class HeldClips(Population):
-    """Clips: who holds which, and which of them are for testing. Subclasses say what a client makes of its own.
-    Where labels are not `needed`, only partitions that look at them ask for any."""
+class Division:
+    """Who holds which of these clips, and which of them are for testing; no file is read. Where labels are not
+    `needed`, only partitions that look at them ask for any."""
 
-    def __init__(self, source: shards.Shards, config: DataConfig, seed: int, needed: bool = True) -> None:
-        self.source = source
+    def __init__(
+        self, listed: Sequence[clip_index.Clip], names: list[str], config: DataConfig, seed: int, needed: bool
+    ) -> None:
         partitioner = make_partitioner(config.partition)
         if needed or not isinstance(partitioner, IidPartitioner | NaturalIdPartitioner):
-            _check_known(source.clips, config, "label")
-        self.classes = class_names(source.labels, config) if needed else source.labels
-        clips = [replace(c, owner=c.owner or config.owner) for c in _with_split(source.clips, config, seed)]
+            _check_known(listed, config, "label")
+        self.classes = class_names(names, config) if needed else names
+        clips = [replace(c, owner=c.owner or config.owner) for c in _with_split(listed, config, seed)]
         self.labels = np.array([self.classes.index(c.label) for c in clips])
         held = "test" if any(c.split == "test" for c in clips) else "val"
-        self._train = np.array([c.split not in ("test", "val", LEFT_OUT) for c in clips])
-        self._test = np.array([c.split == held for c in clips])  # beside test clips, validation clips are left alone
+        train = np.array([c.split not in ("test", "val", LEFT_OUT) for c in clips])
+        test = np.array([c.split == held for c in clips])  # beside test clips, validation clips are left alone
         if isinstance(partitioner, NaturalIdPartitioner):
             _check_known(clips, config, "owner", NO_OWNERS)
             parts = _by_owners(partitioner, clips, self.labels)
         else:
             parts = partitioner.split(self.labels, np.array([c.owner for c in clips]), seed)
-        self._parts = {client: (rows[self._train[rows]], rows[self._test[rows]]) for client, rows in parts.items()}
-        check_training(self._parts, config, "or mark clips as `train` in index.csv")
+        self.parts = {client: (rows[train[rows]], rows[test[rows]]) for client, rows in parts.items()}
+        check_training(self.parts, config, "or mark clips as `train` in index.csv")
+
+    def describe(self) -> dict[str, Any]:
+        n = len(self.classes)
+        train, test = ({c: rows[i] for c, rows in self.parts.items()} for i in (0, 1))
+        return {
+            "classes": [name or "no label" for name in self.classes],
+            "train": histogram(train, self.labels, n),
+            "test": histogram(test, self.labels, n),
+        }
+
+
+class HeldClips(Population):
+    """Clips of clients. Subclasses say what a client makes of its own."""
+
+    def __init__(self, source: shards.Shards, config: DataConfig, seed: int, needed: bool = True) -> None:
+        self.source = source
+        self._division = Division(source.clips, source.labels, config, seed, needed)
+        self.classes, self.labels, self._parts = self._division.classes, self._division.labels, self._division.parts
         self.clients = tuple(self._parts)
 
     @abstractmethod
@@ -69,12 +87,8 @@ class HeldClips(Population):
         return ClientData(partial(self.examples, train), partial(self.examples, test), numbers)
 
     def describe(self) -> dict[str, Any]:
-        n = len(self.classes)
-        train, test = ({c: rows[i] for c, rows in self._parts.items()} for i in (0, 1))
         return {
-            "classes": [name or "no label" for name in self.classes],
-            "train": histogram(train, self.labels, n),
-            "test": histogram(test, self.labels, n),
+            **self._division.describe(),
             "broken": len(self.source.broken),
             "missing": self.source.gaps.missing,
             "unnamed": self.source.gaps.unnamed,
@@ -100,20 +114,9 @@ class ClipPopulation(HeldClips):
 
 
 def divided(clips: Sequence[clip_index.Clip], config: DataConfig) -> dict[str, Any]:
-    """Who would hold which of these clips: what a run notes of it before its first round. No file is read."""
-    labels = sorted({clip.label for clip in clips})
-    listed = SimpleNamespace(clips=[*clips], labels=labels, broken=[], gaps=clip_index.Gaps())
-    return _Listed(cast(shards.Shards, listed), config, config.seed, needed=False).describe()
-
-
-class _Listed(HeldClips):
-    """Clips of which nothing is known but the names."""
-
-    def examples(self, rows: np.ndarray) -> Examples:
-        raise NotImplementedError
-
-    def frame_count(self, rows: np.ndarray) -> int:
-        raise NotImplementedError
+    """Who would hold which of these clips, as a run notes it before its first round."""
+    names = sorted({clip.label for clip in clips})
+    return Division(clips, names, config, config.seed, needed=False).describe()
 
 
 def open_clips(config: DataConfig, side: int, setting: str = "task.size") -> shards.Shards:
