@@ -151,6 +151,14 @@ def test_a_budget_takes_the_frame_that_rounding_would_lose() -> None:
     assert [(s.first, s.last) for s in shots if s.chosen] == [(0, 28)]
 
 
+def test_a_summary_of_an_instant_says_how_to_get_more() -> None:
+    """100 frames at 25 a second are 4 s."""
+    given = steps(np.repeat(np.eye(4), 5, axis=0), 100, fps=25.0)
+    said = {ratio: choose(np.zeros(20), given, ratio)[1] for ratio in (0.2, 0.3)}
+    assert "20% of 4.0 s are 0.8 s: with a larger --ratio there is more to see" in said[0.2]
+    assert not any("--ratio" in note for note in said[0.3])
+
+
 def test_long_videos_are_worked_on_in_parts(monkeypatch: pytest.MonkeyPatch, video: Path, trained: Path) -> None:
     monkeypatch.setattr(module, "BLOCK", 10)
     monkeypatch.setattr(module, "CELLS", 40)

@@ -38,6 +38,7 @@ AUTO = "auto"
 BLOCK = 2048  # steps that are scored and segmented at a time: what both need grows with the square of it
 CELLS = 200_000_000  # of the knapsack's table, a byte each
 SUFFIXES = (".mp4", ".m4v", ".mov")
+_WATCHABLE = 1.0  # seconds: a shorter summary is over before one sees it
 
 
 def summarize_video(
@@ -100,6 +101,11 @@ def choose(
     if room == 0:
         room = 1
         notes.append(f"{ratio:.0%} of {n_frames} frames are less than one; the summary is one frame")
+    elif room < min(_WATCHABLE * steps.line.fps, n_frames):
+        seconds = [frames / steps.line.fps for frames in (n_frames, room)]
+        notes.append(
+            f"{ratio:.0%} of {seconds[0]:.1f} s are {seconds[1]:.1f} s: with a larger --ratio there is more to see"
+        )
     if len(steps.rows) > BLOCK:
         notes.append(f"the video is long: it was scored in parts of up to {BLOCK} steps")
     segments = segments_by_kts(steps) if found is None else found
