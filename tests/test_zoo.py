@@ -28,13 +28,14 @@ MODELS = [one.name for one in entries() if (one.folder / "model").is_dir()]
 RUNNER = CliRunner()
 
 
-@pytest.fixture
-def videos(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two films of a second, in a folder of their own."""
-    (tmp_path / "videos").mkdir()
+    folder = tmp_path_factory.mktemp("films") / "videos"
+    folder.mkdir()
     for name, base in (("one", 0), ("two", 128)):
-        film(tmp_path / "videos" / f"{name}.mp4", [numbered(base + i) for i in range(10)])
-    return tmp_path / "videos"
+        film(folder / f"{name}.mp4", [numbered(base + i) for i in range(10)])
+    return folder
 
 
 @pytest.mark.parametrize("name", names())

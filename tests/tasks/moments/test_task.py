@@ -63,7 +63,7 @@ def train(out: Path, folder: Path, method: dict[str, Any], rounds: int = 2, **ch
         "method": method,
         "data": {"source": str(folder)},
         "train": {"batch_size": 8, "lr": 3e-3, "optimizer": "adam", "epochs": 2},
-        "round": {"rounds": rounds, "evaluate_every": rounds},
+        "round": {"rounds": rounds, "evaluate_every": rounds, "trust": False},
         "device": "cpu",
     }
     return run(make_recipe(table), out, quiet=True).summary
