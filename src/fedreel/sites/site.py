@@ -123,7 +123,8 @@ class SiteFolder:
         if self.config.clients == "site":
             population = OneClient(population, self.config.name)
         policy = Policy.read(self.path / "policy.toml")
-        return make_worker(job, population, PrivateStore(place / "clients"), Ledger(self.ledger, run), policy)
+        store = PrivateStore(place / "clients", undone=place / "undone")
+        return make_worker(job, population, store, Ledger(self.ledger, run), policy)
 
 
 def init(path: Path, name: str, data: Mapping[str, str], server: str, ca: str) -> SiteFolder:

@@ -13,11 +13,12 @@ from fedreel import __version__
 from fedreel.config import Recipe, make_recipe
 from fedreel.core.client import Worker
 from fedreel.core.update import Failure, Order, Reply, Result
+from fedreel.engines.flower.fence import check_place, pass_fence
 from fedreel.engines.flower.pipe import Frame
 from fedreel.engines.flower.wire import pack_results, unpack_orders
 from fedreel.engines.local import attempt
 from fedreel.errors import FedreelError
-from fedreel.machine.files import file_name, write_atomic
+from fedreel.machine.files import file_name
 
 Explain = Callable[[Exception], str] | None  # None: errors in full, for the machine where they happen
 
@@ -65,7 +66,7 @@ class Workplace:
 
     def _orders(self, frame: Frame) -> Frame:
         orders = unpack_orders(frame)
-        run, start = frame.head["run"], int(frame.head["start"])
+        run, start = str(frame.head["run"]), int(frame.head["start"])
         this = (run, start, [(o.client, o.key) for o in orders])
         if self._last is not None and self._last[0] == this:
             return self._last[1]  # the same frame again: its answer got lost on the way
@@ -79,27 +80,12 @@ class Workplace:
 
     def _order(self, worker: Worker, run: str, start: int, order: Order) -> Result:
         def work(order: Order) -> Reply:
-            self._pass_fence(run, start, order)
+            if self.fences is not None:
+                check_place(worker, order)
+                pass_fence(self.fences / file_name(run), worker.store, start, order)
             return worker.execute(order)
 
         return attempt(order, work, self.explain)
-
-    def _pass_fence(self, run: str, start: int, order: Order) -> None:
-        if self.fences is None:
-            return
-        path = self.fences / file_name(run) / f"{file_name(order.client)}.fence"
-        mine = [start, *order.key]
-        try:
-            reached = json.loads(path.read_text())
-        except (OSError, ValueError):
-            reached = [0, 0, 0]
-        if mine < reached:
-            raise FedreelError(
-                f"order {order.key} of the server's start {start} comes too late: this client is at {tuple(reached)}"
-            )
-        if mine > reached:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, json.dumps(mine))
 
     def _worker(self, head: Mapping[str, Any]) -> Worker:
         run, recipe = str(head["run"]), head["recipe"]
