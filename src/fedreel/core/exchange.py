@@ -46,7 +46,7 @@ class Policy:
 
     refuse: tuple[str, ...] = ()
     max_bytes: int = 0  # per departure; 0 = no limit
-    min_samples: int = 0  # with fewer samples than this, nothing trained on them leaves
+    min_samples: int = 0  # with fewer samples than this, nothing that came of them leaves
 
     def __post_init__(self) -> None:
         for kind in self.refuse:

@@ -24,7 +24,7 @@ _POLICY = """# What this site never lets out, whatever a job asks for. What did 
 # Kinds: name, weights, count, loss, metric, derived-number, label-statistics, features, raw-samples
 refuse = ["raw-samples", "features", "label-statistics"]
 max_bytes = 0        # of one departure; 0 = no limit
-min_samples = 0      # with fewer samples than this, nothing trained on them leaves
+min_samples = 0      # with fewer samples than this, nothing that came of them leaves
 """
 
 
