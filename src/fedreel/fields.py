@@ -60,6 +60,25 @@ def with_texts(section: type, table: Mapping[str, Any], take: Take, where: str) 
     return taken
 
 
+def filled(section: type, table: Mapping[str, Any]) -> dict[str, Any]:
+    """A section's table with the defaults of what it leaves out, and those of the sections in it. Nothing is built."""
+    hints = typing.get_type_hints(section, include_extras=True)
+    whole = {}
+    for field in _fields(section):
+        default = default_of(field)
+        value = table.get(field.name, default)
+        inner = section_within(hints[field.name], value, default)
+        if inner is None:
+            whole[field.name] = value
+            continue
+        registry = getattr(hints[field.name], "registry", None)
+        name = {"name": registry.name_of(inner)} if isinstance(registry, Registry) else {}
+        given = value if isinstance(value, Mapping) else {}
+        own = vars(default) if type(default) is inner else {}
+        whole[field.name] = {**name, **filled(inner, {**own, **given})}
+    return whole
+
+
 def section_within(hint: Any, value: Any, default: Any) -> type | None:
     """The class of a section in a section, as the recipe names it."""
     registry = getattr(hint, "registry", None)

@@ -137,7 +137,7 @@ class Federation:
 
 def allow_all(site: Path) -> None:
     """A policy without refusals: the tests' methods send of every kind."""
-    (site / "policy.toml").write_text("refuse = []\n")
+    (site / "policy.toml").write_text('refuse = []\n[jobs]\nallow = ["*"]\ndivisions = 0\n')
 
 
 def left_over(marks: list[str]) -> list[str]:

@@ -114,6 +114,7 @@ class Client:
         """Local epochs on the training data, of the whole model or of some tensors `only`; sets the numbers `samples`
         and `loss`. Terms are added to the loss, `adjust` changes the gradients; both are functions of a step."""
         worker, config = self._worker, self.config
+        worker.door.policy.jobs.check_epochs(config.epochs if epochs is None else epochs)
         optimizer = worker.optimizer_of(only)
         optimizer.reset(learning_rate(config, self.round, worker.rounds))
         if config.keep_optimizer:
@@ -267,15 +268,6 @@ class Worker:
                 )
         return reply
 
-    def _check_samples(self, client: Client, order: Order) -> None:
-        """Raise, before any work is done, if this site lets nothing out that so few samples stand behind. A question
-        may look at any part of the data."""
-        if not self.door.policy.min_samples:
-            return
-        parts = {TRAIN: (client.data.train,), EVALUATE: (client.data.test,)}
-        counts = [len(part) for part in parts.get(order.kind, (client.data.train, client.data.test))]
-        self.door.policy.check({}, 0, min((n for n in counts if n), default=0))
-
     # the parts of a training order, for engines that train several clients together
 
     def seed_of(self, order: Order) -> int:
@@ -320,13 +312,13 @@ class Worker:
 
     def _train(self, client: Client, order: Order) -> Update:
         self.check_training()
-        self._check_samples(client, order)
+        self.door.check_samples(order.kind, client.data)
         self.method.local_training(client)
         return self.leave(client, order, self.weights, self.weights.take(self.travelling))
 
     def _evaluate(self, client: Client, order: Order) -> Answer:
         self.door.check_order({"metrics": "metric"})
-        self._check_samples(client, order)
+        self.door.check_samples(order.kind, client.data)
         metrics = self.method.local_test(client)
         return self.door.release_answer(order, metrics, {}, dict.fromkeys((*self.task.metrics, TESTED), "metric"))
 
@@ -339,7 +331,7 @@ class Worker:
             known = [n for n in dir(type(self.method)) if hasattr(getattr(type(self.method), n), "sends")]
             raise FedreelError(f"this method has no question '{order.question}'", hint=nearest(order.question, known))
         self.door.check_order(declared)
-        self._check_samples(client, order)
+        self.door.check_samples(order.kind, client.data)
         answer: Mapping[str, Value] = function(client, **order.args)
         self._keep(client, order)
         return self._released(order, answer, declared)

@@ -6,14 +6,18 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
+from fedreel.core.job_rules import JobRules
 from fedreel.core.ledger import read_ledger
-from fedreel.core.update import Answer, Named, Order, Reply, Update
+from fedreel.core.update import EVALUATE, TRAIN, Answer, Named, Order, Reply, Update
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.errors import FedreelError, PolicyError, RecipeError, nearest
+
+if TYPE_CHECKING:
+    from fedreel.core.task import ClientData
 
 KINDS: dict[str, str] = {
     "name": "the client's name and that its data fit the job",
@@ -47,6 +51,7 @@ class Policy:
     refuse: tuple[str, ...] = ()
     max_bytes: int = 0  # per departure; 0 = no limit
     min_samples: int = 0  # with fewer samples than this, nothing that came of them leaves
+    jobs: JobRules = field(default_factory=JobRules)  # at real sites
 
     def __post_init__(self) -> None:
         for kind in self.refuse:
@@ -160,6 +165,14 @@ class Door:
     def check_order(self, kinds: Mapping[str, str]) -> None:
         """Refuse, before any work is done, an order whose answer could not leave."""
         self.policy.check(kinds, 0, None)
+
+    def check_samples(self, kind: str, data: ClientData) -> None:
+        """Refuse, before any work is done, an order of this kind if too few samples stand behind its answer. A question
+        may look at any part of the data."""
+        if self.policy.min_samples:
+            parts = {TRAIN: (data.train,), EVALUATE: (data.test,)}
+            counts = [len(part) for part in parts.get(kind, (data.train, data.test))]
+            self.policy.check({}, 0, min((n for n in counts if n), default=0))
 
     def allowed(self, kinds: Mapping[str, str]) -> dict[str, str]:
         """What of an answer may leave, where the rest can be left out."""

@@ -51,8 +51,10 @@ def _run(site: SiteFolder, say: Callable[[str], None], user: str | None) -> None
         executor = _start_executor(site, address, home, processes, user)
         say(f"Site '{site.config.name}' is connected to {site.config.server} and is waiting for work. Ctrl-C stops it.")
         say(f"Whatever leaves is recorded: fedreel ledger {site.path}")
+        told = set[str]()
         while True:
             time.sleep(0.3)
+            _tell_of_jobs(site, told, say)
             if worker.poll() is not None:
                 say(f"the worker ended ({worker.returncode}) and has been restarted; see {site.path / 'worker.log'}")
                 worker = _start_worker(site, sockets, processes, user)
@@ -70,6 +72,17 @@ def _run(site: SiteFolder, say: Callable[[str], None], user: str | None) -> None
         processes.end()
         place.left(site)
         shutil.rmtree(sockets, ignore_errors=True)
+
+
+def _tell_of_jobs(site: SiteFolder, told: set[str], say: Callable[[str], None]) -> None:
+    """Which jobs wait for approval, each once."""
+    new = {path.stem for path in (site.path / "jobs").glob("*.json")} - told
+    for job in site.approvals().all() if new else ():
+        if job.digest in new and job.state == "waiting":
+            say(
+                f"A job waits for approval: {job.title}, {job.rounds} rounds. See: fedreel site jobs --site {site.path}"
+            )
+    told |= new
 
 
 def greet(site: SiteFolder, say: Callable[[str], None]) -> None:

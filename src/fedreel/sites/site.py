@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Literal
 import tomli_w
 
 from fedreel.config import DataConfig, Recipe, build, read_toml
+from fedreel.core.job_rules import JobRules
 from fedreel.errors import DataError, FedreelError, RecipeError, RunError
 from fedreel.fields import texts_of
 from fedreel.machine.files import write_atomic
 from fedreel.registry import TASKS
+from fedreel.sites.approval import Approvals
 from fedreel.sites.files import LocalFiles
 
 if TYPE_CHECKING:
@@ -25,6 +28,15 @@ _POLICY = """# What this site never lets out, whatever a job asks for. What did 
 refuse = ["raw-samples", "features", "label-statistics"]
 max_bytes = 0        # of one departure; 0 = no limit
 min_samples = 0      # with fewer samples than this, nothing that came of them leaves
+
+# Jobs wait until you approve them (fedreel site jobs), but for those that are named here. Limits hold for all; 0: none.
+[jobs]
+allow = {allow}           # such as "fedbn on recognition", "* on skeleton", a job's digest, or "*" for every job
+max_rounds = 0
+max_epochs = 0       # of one training
+max_minutes = 0      # for one order
+max_model_bytes = 0
+divisions = 1        # ways to divide data for testing, in jobs that you have not approved yourself
 """
 
 
@@ -96,8 +108,14 @@ class SiteFolder:
             )
         return replace(data, source=str(self.folder_of(data.role).resolve()), owner=self.config.name)
 
+    def approvals(self) -> Approvals:
+        """The jobs that have come, and which of them may be worked for."""
+        rules = read_toml(self.path / "policy.toml").get("jobs", {})
+        return Approvals(self.path, build(JobRules, rules, str(self.path / "policy.toml")))
+
     def worker(self, recipe: Recipe, run: str) -> Worker:
         """A worker for a job at this site."""
+        from fedreel.core.blueprint import Blueprint
         from fedreel.core.exchange import Ledger, Policy
         from fedreel.core.job import Job, make_method, make_task, make_worker
         from fedreel.core.state import PrivateStore
@@ -109,6 +127,9 @@ class SiteFolder:
         recipe = self.local(recipe)
         place = self.runs / file_name(run)
         task = make_task(recipe).for_data(recipe.data, here=False)
+        policy = Policy.read(self.path / "policy.toml")
+        if policy.jobs.max_model_bytes:
+            policy.jobs.check_bytes(Blueprint.measure(task))
         job = Job(recipe, task, make_method(recipe), pick_device(recipe.device), place, run)
         try:
             population = job.population()
@@ -122,13 +143,12 @@ class SiteFolder:
             ) from error
         if self.config.clients == "site":
             population = OneClient(population, self.config.name)
-        policy = Policy.read(self.path / "policy.toml")
         store = PrivateStore(place / "clients", undone=place / "undone")
         return make_worker(job, population, store, Ledger(self.ledger, run), policy)
 
 
-def init(path: Path, name: str, data: Mapping[str, str], server: str, ca: str) -> SiteFolder:
-    """Make a site's folder: key pair, policy, site.toml."""
+def init(path: Path, name: str, data: Mapping[str, str], server: str, ca: str, allow: Sequence[str] = ()) -> SiteFolder:
+    """Make a site's folder: key pair, policy, site.toml. Jobs that the policy is to `allow` need no approval."""
     from fedreel.sites import keys
 
     keys.check_name(name, "--name")
@@ -137,7 +157,7 @@ def init(path: Path, name: str, data: Mapping[str, str], server: str, ca: str) -
     path.mkdir(parents=True, exist_ok=True)
     os.chmod(path, 0o700)
     keys.make_site_keys(path, name)
-    write_atomic(path / "policy.toml", _POLICY)
+    write_atomic(path / "policy.toml", _POLICY.format(allow=json.dumps([*allow])))
     folders = {role: str(Path(folder).expanduser().resolve()) for role, folder in data.items()}
     ca = str(Path(ca).expanduser().resolve()) if ca else ""
     table = {"name": name, "server": server, "ca": ca, "device": "auto", "clients": "owners", "data": folders}

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedreel import __version__
 from fedreel.config import Recipe, make_recipe
 from fedreel.core.client import Worker
+from fedreel.core.job_rules import Waiting
 from fedreel.core.update import Failure, Order, Reply, Result
 from fedreel.engines.flower.fence import check_place, pass_fence
 from fedreel.engines.flower.pipe import Frame
@@ -26,21 +29,32 @@ Explain = Callable[[Exception], str] | None  # None: errors in full, for the mac
 class Workplace:
     """Answers rosters (who is here, do the data fit) and orders."""
 
-    def __init__(self, make: Callable[[Recipe, str], Worker], site: str, explain: Explain, fences: Path | None) -> None:
+    def __init__(
+        self,
+        make: Callable[[Recipe, str], Worker],
+        site: str,
+        explain: Explain,
+        fences: Path | None,
+        permit: Callable[[Recipe, str], None] | None = None,
+    ) -> None:
         """`make` builds a worker for a recipe and a run; `fences` is a folder in which to note how far each client is,
-        so that an order that comes late does not undo what came after it."""
-        self.make, self.site, self.explain, self.fences = make, site, explain, fences
+        so that an order that comes late does not undo what came after it. `permit` is asked before anything else, every
+        time, and raises if there is to be no work for this recipe and run."""
+        self.make, self.site, self.explain, self.fences, self.permit = make, site, explain, fences, permit
         self._warm: tuple[str, Mapping[str, Any], Worker] | None = None
         self._last: tuple[object, Frame] | None = None
 
     def answer(self, frame: Frame) -> Frame:
         try:
             head = frame.head
+            if self.permit is not None:
+                self.permit(make_recipe(head["recipe"], "the server's recipe"), str(head["run"]))
             if head["type"] == "roster":
                 return Frame(self._roster(head))
             return self._orders(frame)
         except Exception as error:
-            return Frame({"site": self.site, "problem": (self.explain or str)(error)})
+            waits = {"waiting": True} if isinstance(error, Waiting) else {}
+            return Frame({"site": self.site, "problem": (self.explain or str)(error), **waits})
 
     def _roster(self, head: Mapping[str, Any]) -> dict[str, Any]:
         worker = self._worker(head)
@@ -79,6 +93,9 @@ class Workplace:
         return reply
 
     def _order(self, worker: Worker, run: str, start: int, order: Order) -> Result:
+        if minutes := worker.door.policy.jobs.max_minutes:
+            order = replace(order, limit=min(order.limit or math.inf, 60 * minutes))
+
         def work(order: Order) -> Reply:
             if self.fences is not None:
                 check_place(worker, order)
