@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
+from fedreel.core.chain import Chain
 from fedreel.core.job_rules import JobRules
 from fedreel.core.ledger import read_ledger
 from fedreel.core.update import EVALUATE, TRAIN, Answer, Named, Order, Reply, Update
@@ -89,14 +88,16 @@ class Policy:
 
 class Ledger:
     """Append-only record of every departure. A layout's tensors are written once; departures refer to it. What belongs
-    to a departure is one write to the end of the file, so that several processes may keep one ledger."""
+    to a departure is written at once and whole, or nothing departs; several processes may keep one ledger."""
 
-    def __init__(self, path: Path, run: str = "") -> None:
+    def __init__(self, path: Path, run: str = "", *, head: Path | None = None) -> None:
+        """`head` is a file to note the ledger's end in, so that a cut shows."""
         self.path, self.run = path, run
-        self._layouts: set[str] = set()
-        self._file: IO[bytes] | None = None
+        self._chain = Chain(path, head)
+        self._layouts: set[str] | None = None
 
     def write(self, order: Order, reply: Reply, kinds: Mapping[str, str]) -> None:
+        """Note a departure; raises if that cannot be done."""
         layout = _departing(reply)
         row = {
             "kind": "departure",
@@ -110,36 +111,23 @@ class Ledger:
             "numbers": reply.numbers,
             "kinds": sorted(set(kinds.values())),
         }
-        file = self._open()
-        text = (self._describe(layout) if layout else "") + json.dumps(row) + "\n"
-        file.write(text.encode())
+        if self._layouts is None:
+            self._layouts = {row["id"] for row in read_ledger(self.path) if row["kind"] == "layout"}
+        new = layout is not None and layout.id not in self._layouts
+        self._chain.append([*([_described(layout)] if new and layout else []), row])
+        if new and layout:
+            self._layouts.add(layout.id)
 
     def sync(self) -> None:
-        if self._file is not None:
-            os.fsync(self._file.fileno())
+        self._chain.sync()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._chain.close()
 
-    def _open(self) -> IO[bytes]:
-        """The file, opened with the first departure. After a crash its last line may be torn: start on a new one."""
-        if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._layouts = {row["id"] for row in read_ledger(self.path) if row["kind"] == "layout"}
-            self._file = file = open(self.path, "ab+", buffering=0)
-            if file.seek(0, os.SEEK_END):
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":
-                    file.write(b"\n")
-        return self._file
 
-    def _describe(self, layout: Layout) -> str:
-        if layout.id in self._layouts:
-            return ""
-        self._layouts.add(layout.id)
-        rows = [[t.name, list(t.shape), str(t.dtype).removeprefix("torch."), t.nbytes] for t in layout.tensors]
-        return json.dumps({"kind": "layout", "id": layout.id, "tensors": rows}) + "\n"
+def _described(layout: Layout) -> dict[str, object]:
+    rows = [[t.name, list(t.shape), str(t.dtype).removeprefix("torch."), t.nbytes] for t in layout.tensors]
+    return {"kind": "layout", "id": layout.id, "tensors": rows}
 
 
 def _departing(reply: Reply) -> Layout | None:

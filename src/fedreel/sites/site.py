@@ -144,7 +144,9 @@ class SiteFolder:
         if self.config.clients == "site":
             population = OneClient(population, self.config.name)
         store = PrivateStore(place / "clients", undone=place / "undone")
-        return make_worker(job, population, store, Ledger(self.ledger, run), policy)
+        return make_worker(
+            job, population, store, Ledger(self.ledger, run, head=self.ledger.with_suffix(".head")), policy
+        )
 
 
 def init(path: Path, name: str, data: Mapping[str, str], server: str, ca: str, allow: Sequence[str] = ()) -> SiteFolder:
