@@ -21,6 +21,7 @@ from fedreel.machine.records import parse_json
 from fedreel.registry import METHODS, TASKS
 
 _MOST_WAITING = 100  # jobs: a server does not fill the disk with them
+_MOST_ALLOWED = 500  # that nobody was asked about; the oldest are forgotten
 _MOST_TEXT = 1 << 20  # characters of a recipe
 _ELSEWHERE = (
     "source",
@@ -151,6 +152,10 @@ class Approvals:
         if not path.exists() and sum(known.state == "waiting" for known in self._all()) >= _MOST_WAITING:
             raise PolicyError("too many jobs wait for this site's owner already")
         self.folder.mkdir(parents=True, exist_ok=True)
+        unasked = [known for known in self.all() if known.state == "allowed"]
+        for old in unasked[: max(0, len(unasked) - _MOST_ALLOWED)]:
+            for file in (self.recipe_of(old), self.folder / f"{old.digest}.json"):
+                file.unlink(missing_ok=True)
         if recipe is not None and not self.recipe_of(note).exists():
             text = tomli_w.dumps(as_table(recipe))
             if len(text) > _MOST_TEXT:
