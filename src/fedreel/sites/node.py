@@ -19,6 +19,7 @@ from subprocess import Popen
 
 from fedreel.engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
 from fedreel.errors import FedreelError, RunError
+from fedreel.machine.cache import cache_folder, readable_by_others
 from fedreel.machine.files import hold_lock
 from fedreel.sites import place
 from fedreel.sites.call import call_server, check_welcome, version_note
@@ -96,6 +97,8 @@ def greet(site: SiteFolder, say: Callable[[str], None]) -> None:
         )
     for role in config.data:
         site.folder_of(role)
+    if readable_by_others(cache := cache_folder()):
+        say(f"Other users of this machine can read the cache, which holds pictures of the data: chmod 700 {cache}")
     key = site.path / "site.pub"
     reply = call_server(config.server, Path(config.ca), " ".join(key.read_text().split()[:2]))
     check_welcome(reply, config.server, key)
