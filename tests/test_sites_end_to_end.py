@@ -144,7 +144,8 @@ def test_a_site_with_an_unknown_key_is_refused(federation: Federation, data: Pat
     where = ("--server", federation.address, "--ca", federation.ca)
     assert "the server does not know this site's key" in refused("site", "start", "--site", site, *where)
     node = supernode(federation.address, "--root-certificates", str(federation.ca), key=site / "site.key")
-    assert "401" in node  # the gate knows by the head of a request
+    assert "terminated" in node
+    assert "SuperNode ID" not in node  # nor does the gate let it in
 
 
 def test_a_site_that_is_running_is_not_started_twice(federation: Federation) -> None:
@@ -321,7 +322,7 @@ def test_a_program_that_the_server_ships_does_not_run_at_a_site(federation: Fede
     app, told = tmp_path / "app", tmp_path / "told.json"
     (app / "evil").mkdir(parents=True)
     (app / "evil" / "__init__.py").touch()
-    (app / "evil" / "client.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write('x')\nraise SystemExit\n")
+    (app / "evil" / "client.py").write_text(f"client_app = open({str(tmp_path / 'ran')!r}, 'a').write('x')\n")
     kinds, out = ("query", "train", "evaluate"), str(told)
     (app / "evil" / "server.py").write_text(SHIPPED.replace("KINDS", repr(kinds)).replace("OUT", repr(out)))
     shipped = APP.replace("fedreel.engines.flower.relay:server_app", "evil.server:server_app")
@@ -351,7 +352,7 @@ def test_a_local_user_gets_no_order_from_a_site(federation: Federation) -> None:
     ]
     assert len(ports) == len(SITES)
     asked = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]).SerializeToString()
-    head = {"content-type": "application/x-protobuf"}
+    head = {"content-type": "application/protobuf"}
     for port in ports:
         answer = httpx.post(f"http://127.0.0.1:{port}/v1/runtime/acquire-task", content=asked, headers=head)
         assert answer.status_code == 401, answer.text
