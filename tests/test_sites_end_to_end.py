@@ -305,14 +305,15 @@ from pathlib import Path
 from flwr.app import Message
 from flwr.serverapp import ServerApp
 from fedreel.engines.flower.pipe import Frame
-from fedreel.engines.flower.relay import PING, unwrap, wrap
+from fedreel.engines.flower.relay import PING, wrap
 
 server_app = ServerApp()
 
 
 @server_app.main()
 def main(grid, context):
-    asked = [Message(wrap(Frame({"type": PING})), kind, node) for node in grid.get_node_ids() for kind in KINDS]
+    wanted = [(node, kind) for node in grid.get_node_ids() for kind in KINDS]
+    asked = [Message(wrap(Frame({"type": PING})), dst_node_id=node, message_type=kind) for node, kind in wanted]
     replies = grid.send_and_receive(asked, timeout=200)
     Path(OUT).write_text(json.dumps([reply.has_error() for reply in replies]))
 """
