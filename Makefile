@@ -10,7 +10,9 @@ RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup demo lint test test-fast test-durations fuzz wheel clean all-tests fast-tests
+TOOLS := $(VENV)-tools
+
+.PHONY: setup demo lint test test-fast test-durations fuzz wheel locks sbom clean all-tests fast-tests
 setup: $(DEV)
 
 # What runs jobs: enough for the demo.
@@ -59,5 +61,17 @@ fuzz: $(DEV)
 wheel: $(DEV)
 	$(BIN)/python -m build --outdir dist .
 
+# Every package that each extra needs, with hashes, in locks/. Wants the network.
+locks: $(DEV)
+	$(BIN)/python locks/make.py
+
+# What is installed in .venv: a bill of materials (CycloneDX) and its licences, in dist/. The tools are in an environment of their own.
+sbom: $(DEV)
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0 pip-licenses==5.5.5
+	mkdir -p dist
+	$(TOOLS)/bin/cyclonedx-py environment $(BIN)/python --output-format JSON --output-file dist/sbom.json
+	$(TOOLS)/bin/pip-licenses --python=$(BIN)/python --format=markdown --with-urls --output-file=dist/licences.md
+
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache build dist src/fedreel.egg-info
+	rm -rf $(TOOLS) $(VENV) .pytest_cache .ruff_cache .mypy_cache build dist src/fedreel.egg-info

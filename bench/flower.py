@@ -171,7 +171,7 @@ class Sites:
             data.mkdir()
             names = [f"client{i:02d}" for i in range(CLIENTS) if i % len(SITES) == number]
             (data / "clients.txt").write_text(" ".join(names))
-            self._do("site", "init", self.root / site, "--data", data)
+            self._do("site", "init", self.root / site, "--data", data, "--allow", "*")
             self._do("server", "enroll", self.root / site / "site.pub", "--server", self.server)
         self.line = Line(port)
         self._start("server", "Listening for sites", "server", "start", self.server)

@@ -15,8 +15,8 @@ SOURCE = Path(fedreel.__file__).parent
 PROJECT = read_toml(Path(__file__).parent.parent / "pyproject.toml")["project"]
 DISTRIBUTIONS = {"PIL": "pillow", "mlflow": "mlflow-skinny", "triton": "torch"}  # what brings a module of another name
 EXTRAS = {  # folders and files -> the extra whose packages they may import beside the dependencies
-    "engines/flower": "flower",
-    "sites": "flower",
+    "engines/flower": "sites",
+    "sites": "sites",
     "ui": "ui",
     "runs/track.py": "track",
     "models/sentences.py": "text",

@@ -19,7 +19,7 @@ ROOT = Path(fedreel.__file__).parent
 
 # From the ground up. A room may import the rooms before it, unless ONLY narrows that down.
 FLOORS = (
-    *("errors", "systems", "registry", "config"),  # names, settings, and how to complain about them
+    *("errors", "systems", "registry", "fields", "config"),  # names, settings, and how to complain about them
     *("zoo", "machine", "kernels", "metrics"),  # models that come along; files, devices; fast loops; numbers
     *("core", "report", "runs"),  # the exchange; pages; the run directory
     *("media", "data", "models", "playground"),  # video files; data sets; networks; the generated world
@@ -30,7 +30,8 @@ GROUND = frozenset({"errors", "config", "machine"})
 ONLY = {
     "systems": set(),  # it names modules, and imports them when they are asked for
     "registry": {"errors", "systems"},
-    "config": {"errors", "registry"},
+    "fields": {"registry"},
+    "config": {"errors", "registry", "fields"},
     "zoo": {"errors", "config"},
     "machine": {"errors"},
     "kernels": {"errors", "machine"},
@@ -41,7 +42,7 @@ ONLY = {
     "playground": {*GROUND, "systems", "media"},
     "methods": {"errors", "config", "kernels", "core"},  # no task, no engine
     "engines": {*GROUND, "core"},  # no task, no method, and no site
-    "sites": {*GROUND, "registry", "core", "runs", "data", "engines"},
+    "sites": {*GROUND, "registry", "fields", "core", "runs", "data", "engines"},
     "api": {*GROUND, "core", "report", "runs", "tasks"},
     "fedreel": {"errors", "systems", "api", "tasks"},
 }

@@ -26,6 +26,7 @@ CALLS = {
 ALLOWED = {  # who may reach the network, and with what
     "sites/gate.py": {"httpx"},
     "sites/call.py": {"http", "socket"},
+    "sites/listening.py": {"socket"},  # it is what the gate listens with
     "sites/place.py": {"httpx"},
     "engines/flower/processes.py": {"socket"},
 }

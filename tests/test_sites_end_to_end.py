@@ -22,6 +22,8 @@ import torch
 from safetensors.torch import load_file
 
 from fedreel.config import DataConfig
+from fedreel.engines.flower.link import APP
+from fedreel.engines.flower.processes import program, quiet_environment
 from fedreel.runs.run import run
 from support.conformance_engines import ROLES, Stage, assert_same_end, at_sites, local, summary
 from support.conformance_jobs import CASES, SITES, SMALL_TASKS, write_data
@@ -142,7 +144,8 @@ def test_a_site_with_an_unknown_key_is_refused(federation: Federation, data: Pat
     where = ("--server", federation.address, "--ca", federation.ca)
     assert "the server does not know this site's key" in refused("site", "start", "--site", site, *where)
     node = supernode(federation.address, "--root-certificates", str(federation.ca), key=site / "site.key")
-    assert "Failed to activate SuperNode" in node  # nor does Flower itself let it in
+    assert "terminated" in node
+    assert "SuperNode ID" not in node  # nor does the gate let it in
 
 
 def test_a_site_that_is_running_is_not_started_twice(federation: Federation) -> None:
@@ -294,3 +297,63 @@ def commands() -> dict[int, str]:
 def kill(pids: list[int]) -> None:
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
+
+
+SHIPPED = """
+import json
+from pathlib import Path
+from flwr.app import Message
+from flwr.serverapp import ServerApp
+from fedreel.engines.flower.pipe import Frame
+from fedreel.engines.flower.relay import PING, wrap
+
+server_app = ServerApp()
+
+
+@server_app.main()
+def main(grid, context):
+    wanted = [(node, kind) for node in grid.get_node_ids() for kind in KINDS]
+    asked = [Message(wrap(Frame({"type": PING})), dst_node_id=node, message_type=kind) for node, kind in wanted]
+    replies = grid.send_and_receive(asked, timeout=200)
+    Path(OUT).write_text(json.dumps([reply.has_error() for reply in replies]))
+"""
+
+
+def test_a_program_that_the_server_ships_does_not_run_at_a_site(federation: Federation, tmp_path: Path) -> None:
+    app, told = tmp_path / "app", tmp_path / "told.json"
+    (app / "evil").mkdir(parents=True)
+    (app / "evil" / "__init__.py").touch()
+    (app / "evil" / "client.py").write_text(f"client_app = open({str(tmp_path / 'ran')!r}, 'a').write('x')\n")
+    kinds, out = ("query", "train", "evaluate"), str(told)
+    (app / "evil" / "server.py").write_text(SHIPPED.replace("KINDS", repr(kinds)).replace("OUT", repr(out)))
+    shipped = APP.replace("fedreel.engines.flower.relay:server_app", "evil.server:server_app")
+    shipped = shipped.replace("fedreel.engines.flower.relay:client_app", "evil.client:client_app")
+    (app / "pyproject.toml").write_text(shipped)
+    home = quiet_environment(federation.server_folder / "flower")
+    done = subprocess.run([program("flwr"), "run", str(app), "fedreel"], env=home, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    deadline = time.monotonic() + 240
+    while not told.exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert json.loads(told.read_text()) == [False] * 3 * len(kinds)  # every site has answered: by our executor
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_local_user_gets_no_order_from_a_site(federation: Federation) -> None:
+    """SuperNodes listen on loopback, where every user of the machine can reach them."""
+    import httpx
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+    from flwr.supercore.constant import TaskType
+
+    commands = [path.read_bytes().split(b"\0") for path in Path("/proc").glob("[0-9]*/cmdline")]
+    ports = [
+        int(words[words.index(b"--port") + 1])
+        for words in commands
+        if any(b"flower-supernode" in word for word in words) and str(federation.folder).encode() in b" ".join(words)
+    ]
+    assert len(ports) == len(SITES)
+    asked = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]).SerializeToString()
+    head = {"content-type": "application/protobuf"}
+    for port in ports:
+        answer = httpx.post(f"http://127.0.0.1:{port}/v1/runtime/acquire-task", content=asked, headers=head)
+        assert answer.status_code == 401, answer.text

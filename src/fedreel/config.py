@@ -10,12 +10,14 @@ import typing
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from fedreel.errors import RecipeError, nearest
+from fedreel.fields import AtServer, BelowData, Text, Word
 from fedreel.registry import ENGINES, METHODS, TASKS, Registry
 
 T = TypeVar("T")
+Division = Annotated[dict[str, Any], Text("word", divides=True)]
 MOST_TEXT = 1 << 20  # characters of a TOML file
 
 
@@ -81,16 +83,16 @@ class RoundConfig:
 class DataConfig:
     """[data]: whose data, and how it is divided. `partition` names a partitioner and its settings."""
 
-    source: str = "playground"  # or a folder
-    public: str = ""  # data of the server's own, for methods that use some: a source; empty: another playground world
-    role: str = "videos"  # at real sites: which of its folders a site uses (its site.toml maps roles to folders)
-    owner: str = ""  # the owner of samples that name none
-    labels: tuple[str, ...] = ()  # class names in order; empty: those found, sorted
-    lists: str = ""  # lists of the videos to use, a file or folder below the source or anywhere; empty: those in it
+    source: AtServer = "playground"  # or a folder
+    public: AtServer = ""  # the server's own data, for methods that use some: a source; empty: another playground
+    role: Word = "videos"  # at real sites: which of its folders a site uses (its site.toml maps roles to folders)
+    owner: AtServer = ""  # the owner of samples that name none
+    labels: tuple[Word, ...] = ()  # class names in order; empty: those found, sorted
+    lists: BelowData = ""  # lists of the videos to use, a file or folder below the source or not; empty: those in it
     fold: int = 1  # the number of the lists to use where several exclude each other: trainlist01, trainlist02, ...
-    size: str = "small"  # of the playground
+    size: Word = "small"  # of the playground
     seed: int = 0  # of the playground and the division; kept apart from the run's seed
-    partition: dict[str, Any] = field(default_factory=lambda: {"name": "by-owner"})
+    partition: Division = field(default_factory=lambda: {"name": "by-owner"})
     test_share: float = 0.25  # where the data do not say what is for testing
     quality: int = 0  # videos are kept as raw frames (0), or as JPEG pictures of this quality, up to 100: much smaller
     memory: float = 0.0  # GB of clients' data kept in the device's memory; 0: a quarter of it. Clips beyond it stream
@@ -105,12 +107,12 @@ class DataConfig:
 class Recipe:
     """A whole job. `task`, `method` and `engine` are tables with a `name` and the fields of that class."""
 
-    system: str = ""
-    description: str = ""
+    system: Word = ""
+    description: Word = ""
     seed: int = 0
-    device: str = "auto"
-    policy: str = ""  # a site policy file that holds for all clients here
-    track: tuple[str, ...] = ()  # tensorboard, wandb, mlflow
+    device: AtServer = "auto"
+    policy: AtServer = ""  # a site policy file that holds for all clients here
+    track: tuple[AtServer, ...] = ()  # tensorboard, wandb, mlflow
     task: dict[str, Any] = field(default_factory=dict)
     method: dict[str, Any] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=lambda: {"name": "local"})

@@ -40,6 +40,35 @@ def test_a_server_that_falls_back_finds_the_older_generation(tmp_path: Path) -> 
     assert store.load("a", (5, 1)).numbers["n"] == 3.0  # the future that was undone is gone
 
 
+def test_what_a_server_takes_back_is_kept_apart_where_it_is_somebody_elses(tmp_path: Path) -> None:
+    store = PrivateStore(tmp_path / "kept", undone=tmp_path / "undone")
+    for _ in range(3):
+        store.save("a", (1, 1), state(1.0))
+        store.save("a", (2, 1), state(2.0))
+        assert store.load("a", (2, 0)).numbers["n"] == 1.0
+    assert not store.load("b", (0, 0))
+    kept = sorted((tmp_path / "undone" / "a").iterdir())
+    assert [path.name for path in kept] == [f"000002-000001.{n}.safetensors" for n in (1, 2, 3)]
+
+
+def test_a_server_takes_back_only_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedreel.core.state._MOST_UNDONE", 2)
+    store = PrivateStore(tmp_path / "kept", undone=tmp_path / "undone")
+    for r in (1, 2, 3):
+        store.save("a", (r, 1), state(float(r)))
+    with pytest.raises(RunError, match="taken back more than 2 states"):
+        store.load("a", (1, 0))
+    assert store.has("a")
+
+
+def test_a_file_of_another_name_is_no_generation(tmp_path: Path) -> None:
+    store = PrivateStore(tmp_path)
+    store.save("a", (1, 1), state(1.0))
+    for name in ("-00001-000000.safetensors", "x.safetensors", "000001.safetensors", "000009-000001.safetensors.tmp"):
+        (tmp_path / "a" / name).write_bytes(b"")
+    assert PrivateStore(tmp_path).load("a", (2, 1)).numbers["n"] == 1.0
+
+
 def test_old_generations_are_removed(tmp_path: Path) -> None:
     store = PrivateStore(tmp_path)
     for r in range(1, 40):

@@ -151,3 +151,35 @@ def test_a_site_that_is_not_connected_is_waited_for_and_then_named(link: FakeLin
     assert 10 < link.now - start < 13
     assert "south, west" in caught.value.found
     assert link.messages == []
+
+
+def test_a_site_whose_owner_has_to_approve_is_waited_for_and_named_meanwhile(link: FakeLink) -> None:
+    waits = {"problem": "not approved yet", "waiting": True}
+    told: list[Any] = []
+    replies = {"n1": Frame({"what": "reply", "content": said(["a"])}), "n2": Frame({"what": "reply", "content": waits})}
+    link.coming.append(lambda: answer_all(link, replies))
+    approved = {"n2": Frame({"what": "reply", "content": said(["b"])})}
+    started = link.now
+
+    def tell(sites: Any) -> None:
+        told.append((list(sites), link.now - started))
+        if len(told) == 1:
+            link.coming += [lambda: None] * 3 + [lambda: setattr(link, "now", link.now + 5000)]
+            link.coming.append(lambda: link.coming.append(lambda: answer_all(link, approved)))
+
+    made = call_roster(job(), cast(Link, link), MADE, {"north": "n1", "south": "n2"}, 10, 86400, tell)
+    assert made.nodes == {"a": "n1", "b": "n2"}
+    assert [sites for sites, _ in told] == [["south"], []]
+    assert [s.node for s in link.messages] == ["n1", "n2", "n2"]
+
+
+def test_a_site_whose_owner_does_not_approve_in_time_is_named(link: FakeLink) -> None:
+    waits = {"n1": Frame({"what": "reply", "content": {"problem": "not approved yet", "waiting": True}})}
+    link.coming += [lambda: answer_all(link, waits)]
+
+    def again(sites: Any) -> None:
+        link.coming += [lambda: setattr(link, "now", link.now + 100), lambda: None, lambda: answer_all(link, waits)]
+
+    with pytest.raises(RunError, match="1 of 1 sites cannot take part") as caught:
+        call_roster(job(), cast(Link, link), MADE, {"north": "n1"}, 10, 50, again)
+    assert "north: not approved yet" in caught.value.found

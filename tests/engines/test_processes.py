@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedreel.engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
+from fedreel.engines.flower.processes import Processes, free_port, last_lines, only_needed, program, quiet_environment
 from fedreel.errors import RunError
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -181,3 +181,12 @@ def test_a_free_port_can_be_listened_on() -> None:
 
     with socket.create_server(("127.0.0.1", free_port())) as server:
         assert server.getsockname()[1] > 0
+
+
+def test_another_user_gets_no_passwords_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    given = only_needed(quiet_environment(tmp_path))
+    assert "secret" not in given.values()
+    assert (given["FLWR_HOME"], given["FLWR_TELEMETRY_ENABLED"]) == (str(tmp_path), "0")
+    assert "PATH" in given

@@ -145,7 +145,7 @@ def assert_close(a: Weights, b: Weights) -> None:
 
 def ledger(folder: Path) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k != "time"} for row in rows]
+    return [{k: v for k, v in row.items() if k not in ("time", "prev")} for row in rows]
 
 
 SETTINGS = [

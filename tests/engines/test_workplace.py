@@ -42,7 +42,7 @@ class Site:
         self.options, self.workplace = options, Workplace(self.make, "north", explain, fences)
 
     def make(self, recipe: Recipe, run: str) -> Worker:
-        self.made.append((make_worker(self.folder / file_name(run), self.method, **self.options), run))
+        self.made.append((make_worker(self.folder / file_name(run), self.method, rounds=20, **self.options), run))
         return self.made[-1][0]
 
     def answer(self, *orders: Order, run: str = "r", start: int = 1) -> list[Result]:
@@ -164,6 +164,74 @@ def test_runs_do_not_fence_each_other_off(tmp_path: Path) -> None:
     site.answer(order(model, 9), run="a")
     assert isinstance(site.answer(order(model, 1), run="b")[0], Update)
     assert isinstance(site.answer(order(model, 8), run="a")[0], Failure)
+
+
+@pytest.mark.parametrize("kind", [TRAIN, EVALUATE])
+@pytest.mark.parametrize("cold", [True, False])
+def test_a_server_in_a_later_life_cannot_go_back_to_where_a_clients_state_does_not_reach(
+    tmp_path: Path, kind: str, cold: bool
+) -> None:
+    site, model = Site(tmp_path, FedBN()), start(FedBN())
+    for n in range(1, 8):
+        site.answer(order(model, n))
+    before = site.private()
+    for life, back in ((2, 0), (3, 1), (9, 4)):
+        site = Site(tmp_path, FedBN()) if cold else site
+        refused = site.answer(order(model, back, 0, kind=kind), start=life)[0]
+        assert isinstance(refused, Failure)
+        assert "has come to round 7 and keeps what is its own; expected round 5 or later" in refused.detail
+    assert site.private() == before
+    assert isinstance(site.answer(order(model, 0, 0, "c2", kind=kind), start=9)[0], Reply)  # it has nothing to lose
+    assert isinstance(site.answer(order(model, 5, kind=kind), start=9)[0], Reply)
+
+
+def test_going_back_step_by_step_leads_no_further(tmp_path: Path) -> None:
+    site, model = Site(tmp_path, FedBN()), start(FedBN())
+    for n in range(1, 8):
+        site.answer(order(model, n))
+    reached = [
+        n
+        for life, n in enumerate(range(6, 0, -1), 2)
+        if isinstance(site.answer(order(model, n), start=life)[0], Update)
+    ]
+    assert reached == [6, 5]
+
+
+ODD: list[dict[str, Any]] = [
+    {"round": -1},
+    {"step": -1},
+    {"round": 1.5},
+    {"round": True},
+    {"round": "1"},
+    {"round": 2**31},
+    {"round": 22},  # of 20, and one more when the last is over
+    {"client": "everyone"},
+    {"client": "nobody"},
+    {"client": ""},
+    {"client": ["c1"]},
+    {"kind": "rule"},
+    {"limit": -1},
+    {"limit": float("nan")},
+    {"question": None},
+    {"models": {}},
+]
+
+
+@pytest.mark.parametrize("change", ODD, ids=str)
+def test_an_order_that_no_server_of_ours_gives_leaves_everything_as_it_was(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    site, model = Site(tmp_path, FedBN()), start(FedBN())
+    for n in (1, 2, 3):
+        site.answer(order(model, n))
+    files = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    frame = pack_orders([order(model, 4)], type="orders", run="r", start=9, recipe=RECIPE)
+    frame.head["orders"][0] |= change
+    answer = site.workplace.answer(frame)
+    assert answer.arrays == {}
+    assert "problem" in answer.head or [row["reason"] for row in answer.head["results"]] == ["error"]
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == files
+    assert isinstance(site.answer(order(model, 4))[0], Update)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
@@ -293,6 +361,16 @@ def test_a_departure_beyond_the_policys_measures_stays(tmp_path: Path, policy: P
     frame = Site(tmp_path, FedAvg(), policy=policy).frame(order(start(FedAvg()), 1))
     assert [row["reason"] for row in frame.head["results"]] == ["policy"]
     assert frame.arrays == {}
+
+
+def test_tests_of_few_samples_stay_too(tmp_path: Path) -> None:
+    few = Site(tmp_path / "few", FedAvg(), policy=Policy(min_samples=5))  # four of each client's are for testing
+    assert isinstance(few.answer(order(start(FedAvg()), 1))[0], Update)
+    frame = few.frame(order(start(FedAvg()), 1, 2, kind=EVALUATE))
+    assert [row["reason"] for row in frame.head["results"]] == ["policy"]
+    assert "top1" not in json.dumps(frame.head)
+    enough = Site(tmp_path / "enough", FedAvg(), policy=Policy(min_samples=4))
+    assert replies(enough.answer(order(start(FedAvg()), 1, 2, kind=EVALUATE)))[0].numbers["n"] == 4
 
 
 def ask_roster(site: Site, layout: str, frozen: str = "") -> dict[str, Any]:

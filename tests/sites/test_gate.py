@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 from urllib.parse import unquote, urlencode
 
 import pytest
@@ -21,7 +27,15 @@ pytest.importorskip("starlette", reason="comes with the extra `flower`")
 pytest.importorskip("uvicorn", reason="comes with the extra `flower`")
 pytest.importorskip("cryptography", reason="comes with the extra `flower`")
 
-from fedreel.sites import gate, keys
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+
+import httpx
+import uvicorn
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from starlette.applications import Starlette
+
+from fedreel.sites import gate, keys, listening, visitors
 
 
 @dataclass
@@ -82,6 +96,7 @@ class Asked:
     body: Sequence[bytes] = (b"",)
     headers: dict[str, str] = field(default_factory=dict)
     query: str = ""
+    signed: bool = True
 
 
 @dataclass
@@ -91,9 +106,31 @@ class Answer:
     body: bytes
 
 
+SITE = ec.generate_private_key(ec.SECP384R1())
+
+
+def enroll(folder: Path, name: str = "signer", key: ec.EllipticCurvePrivateKey = SITE) -> None:
+    (folder / "sites").mkdir(exist_ok=True)
+    formats = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    (folder / "sites" / f"{name}.pub").write_bytes(key.public_key().public_bytes(*formats) + f" {name}\n".encode())
+
+
+def signed(key: ec.EllipticCurvePrivateKey = SITE, seconds: float = 0.0) -> dict[str, str]:
+    """The head of a request as Flower's own code makes it, so long ago."""
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    context = SimpleNamespace(request=httpx.Request("POST", "https://gate"))
+    moment = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=seconds)
+    signs: Any = NodeAuthHttpInterceptor(key, key.public_key())
+    with mock.patch("flwr.supernode.node_auth_http_interceptor.now", return_value=moment):
+        signs.intercept(context, lambda _: None)
+    return {name: value for name, value in context.request.headers.items() if name.startswith("flwr-")}
+
+
 def ask(folder: Path, certificates: Path, port: int, *requests: Asked) -> list[Answer]:
-    """Requests to a gate in front of this port, one after another."""
+    """Requests to a gate in front of this port, one after another, of an enrolled site."""
     verify = ssl.create_default_context(cafile=str(certificates / "ca.crt"))
+    enroll(folder)
 
     async def all_of_them() -> list[Answer]:
         app = gate.make_app(folder, f"https://127.0.0.1:{port}", verify)
@@ -101,6 +138,7 @@ def ask(folder: Path, certificates: Path, port: int, *requests: Asked) -> list[A
 
     async def one(app: object, request: Asked) -> Answer:
         pieces = list(request.body)
+        head = {"host": "gate", **(signed() if request.signed else {}), **request.headers}
         sent: list[dict] = []
 
         async def receive() -> dict:
@@ -122,7 +160,7 @@ def ask(folder: Path, certificates: Path, port: int, *requests: Asked) -> list[A
             "root_path": "",
             "server": ("127.0.0.1", 8000),
             "client": ("127.0.0.1", 9),
-            "headers": [(k.encode(), v.encode()) for k, v in {"host": "gate", **request.headers}.items()],
+            "headers": [(k.encode(), v.encode()) for k, v in head.items()],
         }
         await app(scope, receive, send)  # type: ignore[operator]
         headers = {k.decode(): v.decode() for k, v in sent[0]["headers"]}
@@ -234,7 +272,7 @@ def test_a_stranger_on_the_superlinks_port_gets_nothing(tmp_path: Path, inner: I
 
 def test_the_gate_tells_a_site_whether_its_key_is_enrolled(tmp_path: Path, certificates: Path, inner: Inner) -> None:
     (tmp_path / "sites").mkdir()
-    known = []
+    known = list[str]()
     for name in ("north", "south"):
         keys.make_site_keys(tmp_path, name)
         (tmp_path / "site.pub").rename(tmp_path / "sites" / f"{name}.pub")
@@ -254,3 +292,147 @@ def test_before_the_superlink_listens_the_gate_says_so(tmp_path: Path, certifica
     (tmp_path / "sites").mkdir()
     (answer,) = ask(tmp_path, certificates, free_port(), Asked("/fedreel/hello", "GET"))
     assert (answer.status, answer.body) == (503, b"the server is starting or stopping")
+
+
+STRANGER = ec.generate_private_key(ec.SECP384R1())
+UNKNOWN: dict[str, dict[str, str]] = {
+    "no signature": {},
+    "another's key": signed(STRANGER),
+    "another's signature": {**signed(), "flwr-signature": signed(STRANGER)["flwr-signature"]},
+    "another time": {**signed(), "flwr-timestamp": signed(seconds=1)["flwr-timestamp"]},
+    "an hour ago": signed(seconds=3600),
+    "an hour ahead": signed(seconds=-3600),
+    "no time": {**signed(), "flwr-timestamp": "yesterday"},
+    "a time without a place": {**signed(), "flwr-timestamp": "2026-01-01T00:00:00"},
+    "no key": {**signed(), "flwr-public-key": "AAAA"},
+    "no letters": {**signed(), "flwr-signature": "\xff\xfe"},
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_whoever_is_not_known_is_sent_away_before_his_body_is_read(
+    tmp_path: Path, certificates: Path, inner: Inner, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "_body", lambda request: pytest.fail("the body was read"))
+    asked = Asked("/v1/fleet/push-object", body=[b"x" * 1000] * 100, headers=UNKNOWN[name], signed=False)
+    (answer,) = ask(tmp_path, certificates, inner.port, asked)
+    assert (answer.status, answer.headers["connection"]) == (401, "close")
+    assert inner.asked == []
+
+
+def test_a_site_is_known_from_when_it_is_enrolled_until_it_is_expelled(tmp_path: Path) -> None:
+    known = visitors.Visitors(tmp_path, 0)
+    assert known.who(signed()) is None
+    enroll(tmp_path, "north")
+    enroll(tmp_path, "south", STRANGER)
+    assert (known.who(signed()), known.who(signed(STRANGER))) == ("north", "south")
+    (tmp_path / "sites" / "north.pub").unlink()
+    assert (known.who(signed()), known.who(signed(STRANGER))) == (None, "south")
+
+
+def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "_BODY", 0.01)
+    enroll(tmp_path)
+    sent: list[Any] = []
+
+    async def asked() -> None:
+        app = gate.make_app(tmp_path, "https://127.0.0.1:1", ssl.create_default_context())
+        head = [(k.encode(), v.encode()) for k, v in signed().items()]
+        scope = {"type": "http", "method": "POST", "path": "/v1/fleet/x", "headers": head, "query_string": b""}
+        await app(scope, asyncio.Event().wait, lambda message: told(message))  # type: ignore[arg-type]
+
+    async def told(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(asked())
+    assert sent[0]["status"] == 408
+
+
+def test_a_site_brings_no_more_than_its_share_of_an_hour(
+    tmp_path: Path, certificates: Path, inner: Inner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(visitors, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    book = visitors.Visitors(tmp_path, 100)
+    for size in (60, 39):
+        book.brought("north", size)
+        now[0] += 1000
+        assert not book.over_quota("north")
+    book.brought("north", 1)
+    assert book.over_quota("north")
+    assert not book.over_quota("south")
+    now[0] = 3601.0
+    assert not book.over_quota("north")
+    assert not visitors.Visitors(tmp_path, 0).over_quota("north")
+    make = gate.make_app
+    monkeypatch.setattr(gate, "make_app", lambda *args: make(*args, hourly=5.0))
+    requests = [Asked("/v1/fleet/x", body=(b"123",)) for _ in range(4)]
+    assert [a.status for a in ask(tmp_path, certificates, inner.port, *requests)] == [200, 200, 429, 429]
+
+
+def test_where_the_disk_is_full_nothing_more_comes_in(
+    tmp_path: Path, certificates: Path, inner: Inner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visitors, "_ROOM", 1 << 62)
+    (answer,) = ask(tmp_path, certificates, inner.port, Asked("/v1/fleet/x"))
+    assert answer.status == 507
+    assert inner.asked == []
+
+
+@pytest.fixture
+def ear(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[listening.Listening]:
+    """A gate on a real socket that takes four connections, three from one address."""
+    monkeypatch.setattr(listening, "HEAD", 0.3)
+    made = listening.listen("127.0.0.1", 0, 4, 3)
+    made.listen()
+    server = uvicorn.Server(gate.settings(Starlette(), certificates))
+    thread = threading.Thread(target=server.run, args=([made],), daemon=True)
+    thread.start()
+    while not server.started:
+        thread.join(0.01)
+    yield made
+    server.should_exit = True
+    thread.join(20)
+
+
+def call(ear: listening.Listening, certificates: Path, source: str = "127.0.0.1") -> ssl.SSLSocket:
+    line = socket.create_connection(ear.getsockname(), 20, (source, 0))
+    return ssl.create_default_context(cafile=str(certificates / "ca.crt")).wrap_socket(
+        line, server_hostname="127.0.0.1"
+    )
+
+
+def test_connections_are_counted_by_address_and_in_all(ear: listening.Listening, certificates: Path) -> None:
+    bare = [socket.create_connection(ear.getsockname(), 20) for _ in range(3)]  # not encrypted yet, and never will be
+    with pytest.raises(OSError):  # noqa: PT011
+        call(ear, certificates)
+    other = call(ear, certificates, "127.0.0.2")
+    with pytest.raises(OSError):  # noqa: PT011
+        call(ear, certificates, "127.0.0.3")
+    other.sendall(b"GET /x HTTP/1.1\r\nhost: gate\r\n\r\n")
+    assert other.recv(100).startswith(b"HTTP/1.1 404")
+    for line in bare:
+        line.close()
+    while ear.open["127.0.0.1"]:
+        threading.Event().wait(0.01)
+    call(ear, certificates).close()
+    other.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"POST /v1/fleet/x HTTP/1.1\r\n"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_head_that_does_not_come_is_not_waited_for(
+    ear: listening.Listening, certificates: Path, said: bytes, first: bool
+) -> None:
+    line = call(ear, certificates)
+    if not first:
+        line.sendall(b"GET /x HTTP/1.1\r\nhost: a\r\n\r\n")
+        heard = b""
+        while b"\r\n\r\nNot Found" not in heard:
+            heard += line.recv(1000)
+        said = said or b"G"
+    line.sendall(said)
+    with suppress(ConnectionResetError):
+        assert line.recv(1000) == b""
+    while ear.open.total():
+        threading.Event().wait(0.01)

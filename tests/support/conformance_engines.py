@@ -134,7 +134,7 @@ def _by_frames(data: Path, out: Path, rounds: Mapping[str, int]) -> Iterator[Sta
         (server / "sites" / f"{name}.pub").touch()
         (server / "sites" / f"{name}.json").write_text(json.dumps({"node": name}))
         init(place, name, {role: str(data / name / role) for role in ROLES}, "", "")
-        allow_all(place)
+        allow_all(place, data / "moments" / "words.txt")
     link = NearLink({name: SiteFolder.open(place) for name, place in sites.items()})
     with _here(data, out, rounds, {"name": "flower", "server": str(server)}) as outcome:
 

@@ -108,7 +108,7 @@ class Federation:
         for name, data in sites.items():
             folders = [f"{role}={data / role}" for role in roles] or [str(data)]
             fedreel("site", "init", folder / name, *(word for text in folders for word in ("--data", text)))
-            allow_all(folder / name)
+            allow_all(folder / name, data.parent / "moments" / "words.txt")
             fedreel("server", "enroll", folder / name / "site.pub", "--server", self.server_folder)
         self.server = Running("server", "start", self.server_folder, log=folder / "server.out")
         self.sites: dict[str, Running] = {}
@@ -135,9 +135,11 @@ class Federation:
             running.process.wait(60)
 
 
-def allow_all(site: Path) -> None:
-    """A policy without refusals: the tests' methods send of every kind."""
-    (site / "policy.toml").write_text("refuse = []\n")
+def allow_all(site: Path, *files: Path) -> None:
+    """A policy without refusals: the tests' methods send of every kind. Recipes may name these files."""
+    with (site / "site.toml").open("a") as settings:
+        settings.write(tomli_w.dumps({"files": {str(file): str(file) for file in files}}))
+    (site / "policy.toml").write_text('refuse = []\n[jobs]\nallow = ["*"]\ndivisions = 0\n')
 
 
 def left_over(marks: list[str]) -> list[str]:

@@ -50,12 +50,16 @@ def ledger(
     run: Annotated[Path, typer.Argument(help="A run directory, a site's folder, or a ledger.jsonl.")],
     client: Annotated[str | None, typer.Option(help="Only this client.")] = None,
     rounds: Annotated[bool, typer.Option("--rounds", help="One line a departure instead of totals.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Say whether any line was changed or cut.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON lines.")] = False,
 ) -> None:
     """What left each client: which tensors and numbers, how much, for what."""
     from fedreel.core.ledger import departures, tensors, totals
 
     path = run if run.is_file() else run / "ledger.jsonl"
+    if verify:
+        _verify(path)
+        return
     if as_json:
         for row in departures(path, client):
             say(json.dumps(row))
@@ -71,3 +75,16 @@ def ledger(
     for name, rows in tensors(path, client):
         say(f"\nTensors of layout {name}:")
         print_table(["name", "shape", "type", "bytes"], rows)
+
+
+def _verify(path: Path) -> None:
+    from fedreel.core.chain import verify
+
+    found = verify(path, path.with_suffix(".head"))
+    for problem in found.problems:
+        say(f"{path}: {problem}")
+    if found.unchained:
+        say(f"{path}: the first {found.unchained} lines are of a version that did not chain them")
+    if found.problems:
+        raise typer.Exit(1)
+    say(f"{path}: {found.lines} lines, none changed or cut since they were chained; the last is {found.last}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,9 @@ Data = Annotated[
 ]
 Address = Annotated[str | None, typer.Option("--server", help="HOST:PORT of the server.")]
 Ca = Annotated[Path | None, typer.Option("--ca", help="The server's CA certificate (ca.crt).")]
+
+
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job as `fedreel site jobs` names it, or a recipe.")]
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -109,13 +113,17 @@ def site_init(
     data: Data = None,
     server: Address = None,
     ca: Ca = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(help="Jobs that need no approval: 'METHOD on TASK', with * for any. Repeatable [none]."),
+    ] = None,
 ) -> None:
     """Make a site's folder: key pair, policy file and configuration."""
     from fedreel.sites import site
 
-    made = site.init(folder, name or folder.resolve().name, _roles(data), server or "", str(ca or ""))
+    made = site.init(folder, name or folder.resolve().name, _roles(data), server or "", str(ca or ""), allow or [])
     say(f"Made {made.path}: site '{made.config.name}'.")
-    say(f"Read {made.path / 'policy.toml'}: it says what may never leave.")
+    say(f"Read {made.path / 'policy.toml'}: it says what may never leave, and which jobs need no approval.")
     say(f"Next: send {made.path / 'site.pub'} to the server's owner; then fedreel site check --site {folder}")
 
 
@@ -134,6 +142,37 @@ def site_check(
     site = SiteFolder.open(folder, _roles(data), server, str(ca) if ca else None)
     if not check(site, recipe, _say):
         raise typer.Exit(1)
+
+
+@site_app.command("jobs")
+def site_jobs(folder: SitePath = Path("site")) -> None:
+    """The jobs that a server has asked for: which wait for approval, which have it."""
+    from fedreel.cli.tables import print_table
+    from fedreel.sites.site import SiteFolder
+
+    approvals = SiteFolder.open(folder).approvals()
+    jobs = approvals.all()
+    if not jobs:
+        say("No job has come yet.")
+        return
+    times = [f"{datetime.fromtimestamp(job.since):%Y-%m-%d %H:%M}" for job in jobs]
+    rows = [[j.digest[:12], j.state, j.title, str(j.rounds), str(j.epochs), j.role, at] for j, at in zip(jobs, times)]
+    print_table(["job", "state", "method on task", "rounds", "epochs", "data", "since"], rows)
+    for job in [job for job in jobs if job.state == "waiting"][:1]:
+        say(f"What it would take out: fedreel site check {approvals.recipe_of(job)} --site {folder}")
+        say(f"Next: fedreel site approve {job.digest[:12]} --site {folder}, or fedreel site refuse")
+
+
+@site_app.command("approve")
+def site_approve(which: JobName, folder: SitePath = Path("site")) -> None:
+    """Let a job work here, under the policy. A recipe can be approved before the server sends it."""
+    _decide(which, folder, "approved")
+
+
+@site_app.command("refuse")
+def site_refuse(which: JobName, folder: SitePath = Path("site")) -> None:
+    """Do not work for a job, or no longer."""
+    _decide(which, folder, "refused")
 
 
 @site_app.command("start")
@@ -183,6 +222,13 @@ def status(folder: ServerPath = Path("server")) -> None:
     from fedreel.sites.status import show
 
     show(folder, _say)
+
+
+def _decide(which: str, folder: Path, state: str) -> None:
+    from fedreel.sites.site import SiteFolder
+
+    job = SiteFolder.open(folder).approvals().decide(which, state)
+    say(f"The job {job.digest[:12]} ({job.title}, {job.rounds} rounds) is {state}.")
 
 
 def _roles(data: list[str] | None) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import cached_property
 
 import torch
@@ -34,6 +35,13 @@ class Blueprint:
     def digest(self) -> str:
         """Of the frozen tensors: every place must have built the same. Empty if nothing is frozen."""
         return digest({name: self.weights[name] for name in self.frozen.place})
+
+    @staticmethod
+    def measure(task: Task) -> int:
+        """Bytes of the whole model that a task makes, told without the memory for it."""
+        with torch.device("meta"), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # weights from files are of no use there
+            return sum(t.numel() * t.element_size() for t in task.model().state_dict().values())
 
     def fresh(self, seed: int) -> Weights:
         """The travelling tensors of another model of the same kind, initialised under another seed."""

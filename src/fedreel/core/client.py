@@ -114,6 +114,7 @@ class Client:
         """Local epochs on the training data, of the whole model or of some tensors `only`; sets the numbers `samples`
         and `loss`. Terms are added to the loss, `adjust` changes the gradients; both are functions of a step."""
         worker, config = self._worker, self.config
+        worker.door.policy.jobs.check_epochs(config.epochs if epochs is None else epochs)
         optimizer = worker.optimizer_of(only)
         optimizer.reset(learning_rate(config, self.round, worker.rounds))
         if config.keep_optimizer:
@@ -311,11 +312,13 @@ class Worker:
 
     def _train(self, client: Client, order: Order) -> Update:
         self.check_training()
+        self.door.check_samples(order.kind, client.data)
         self.method.local_training(client)
         return self.leave(client, order, self.weights, self.weights.take(self.travelling))
 
     def _evaluate(self, client: Client, order: Order) -> Answer:
         self.door.check_order({"metrics": "metric"})
+        self.door.check_samples(order.kind, client.data)
         metrics = self.method.local_test(client)
         return self.door.release_answer(order, metrics, {}, dict.fromkeys((*self.task.metrics, TESTED), "metric"))
 
@@ -328,6 +331,7 @@ class Worker:
             known = [n for n in dir(type(self.method)) if hasattr(getattr(type(self.method), n), "sends")]
             raise FedreelError(f"this method has no question '{order.question}'", hint=nearest(order.question, known))
         self.door.check_order(declared)
+        self.door.check_samples(order.kind, client.data)
         answer: Mapping[str, Value] = function(client, **order.args)
         self._keep(client, order)
         return self._released(order, answer, declared)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
+from typing import TYPE_CHECKING
 
+from fedreel.core.chain import Chain
+from fedreel.core.job_rules import JobRules
 from fedreel.core.ledger import read_ledger
-from fedreel.core.update import Answer, Named, Order, Reply, Update
+from fedreel.core.update import EVALUATE, TRAIN, Answer, Named, Order, Reply, Update
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.errors import FedreelError, PolicyError, RecipeError, nearest
+
+if TYPE_CHECKING:
+    from fedreel.core.task import ClientData
 
 KINDS: dict[str, str] = {
     "name": "the client's name and that its data fit the job",
@@ -46,7 +49,8 @@ class Policy:
 
     refuse: tuple[str, ...] = ()
     max_bytes: int = 0  # per departure; 0 = no limit
-    min_samples: int = 0  # with fewer samples than this, nothing trained on them leaves
+    min_samples: int = 0  # with fewer samples than this, nothing that came of them leaves
+    jobs: JobRules = field(default_factory=JobRules)  # at real sites
 
     def __post_init__(self) -> None:
         for kind in self.refuse:
@@ -84,14 +88,16 @@ class Policy:
 
 class Ledger:
     """Append-only record of every departure. A layout's tensors are written once; departures refer to it. What belongs
-    to a departure is one write to the end of the file, so that several processes may keep one ledger."""
+    to a departure is written at once and whole, or nothing departs; several processes may keep one ledger."""
 
-    def __init__(self, path: Path, run: str = "") -> None:
+    def __init__(self, path: Path, run: str = "", *, head: Path | None = None) -> None:
+        """`head` is a file to note the ledger's end in, so that a cut shows."""
         self.path, self.run = path, run
-        self._layouts: set[str] = set()
-        self._file: IO[bytes] | None = None
+        self._chain = Chain(path, head)
+        self._layouts: set[str] | None = None
 
     def write(self, order: Order, reply: Reply, kinds: Mapping[str, str]) -> None:
+        """Note a departure; raises if that cannot be done."""
         layout = _departing(reply)
         row = {
             "kind": "departure",
@@ -105,36 +111,23 @@ class Ledger:
             "numbers": reply.numbers,
             "kinds": sorted(set(kinds.values())),
         }
-        file = self._open()
-        text = (self._describe(layout) if layout else "") + json.dumps(row) + "\n"
-        file.write(text.encode())
+        if self._layouts is None:
+            self._layouts = {row["id"] for row in read_ledger(self.path) if row["kind"] == "layout"}
+        new = layout is not None and layout.id not in self._layouts
+        self._chain.append([*([_described(layout)] if new and layout else []), row])
+        if new and layout:
+            self._layouts.add(layout.id)
 
     def sync(self) -> None:
-        if self._file is not None:
-            os.fsync(self._file.fileno())
+        self._chain.sync()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._chain.close()
 
-    def _open(self) -> IO[bytes]:
-        """The file, opened with the first departure. After a crash its last line may be torn: start on a new one."""
-        if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._layouts = {row["id"] for row in read_ledger(self.path) if row["kind"] == "layout"}
-            self._file = file = open(self.path, "ab+", buffering=0)
-            if file.seek(0, os.SEEK_END):
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":
-                    file.write(b"\n")
-        return self._file
 
-    def _describe(self, layout: Layout) -> str:
-        if layout.id in self._layouts:
-            return ""
-        self._layouts.add(layout.id)
-        rows = [[t.name, list(t.shape), str(t.dtype).removeprefix("torch."), t.nbytes] for t in layout.tensors]
-        return json.dumps({"kind": "layout", "id": layout.id, "tensors": rows}) + "\n"
+def _described(layout: Layout) -> dict[str, object]:
+    rows = [[t.name, list(t.shape), str(t.dtype).removeprefix("torch."), t.nbytes] for t in layout.tensors]
+    return {"kind": "layout", "id": layout.id, "tensors": rows}
 
 
 def _departing(reply: Reply) -> Layout | None:
@@ -160,6 +153,14 @@ class Door:
     def check_order(self, kinds: Mapping[str, str]) -> None:
         """Refuse, before any work is done, an order whose answer could not leave."""
         self.policy.check(kinds, 0, None)
+
+    def check_samples(self, kind: str, data: ClientData) -> None:
+        """Refuse, before any work is done, an order of this kind if too few samples stand behind its answer. A question
+        may look at any part of the data."""
+        if self.policy.min_samples:
+            parts = {TRAIN: (data.train,), EVALUATE: (data.test,)}
+            counts = [len(part) for part in parts.get(kind, (data.train, data.test))]
+            self.policy.check({}, 0, min((n for n in counts if n), default=0))
 
     def allowed(self, kinds: Mapping[str, str]) -> dict[str, str]:
         """What of an answer may leave, where the rest can be left out."""

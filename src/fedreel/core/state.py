@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,11 @@ from fedreel.machine.files import file_name, sync_path
 
 Key = tuple[int, int]
 TRAINED = "trained"  # the folder of a run for models as clients trained them
-_KEEP_ROUNDS = 2  # generations this many rounds back stay, so that a server may fall back to an older checkpoint
+KEEP_ROUNDS = 2  # generations this many rounds back stay, so that a server may fall back to an older checkpoint
+
+
+_MOST_UNDONE = 100  # generations of a client
+_GENERATION = re.compile(r"(\d{6,})-(\d{6,})\.safetensors")
 
 
 @dataclass
@@ -56,22 +61,24 @@ class PrivateStore:
     """One folder a client, one file a generation. An order (round, step) starts from the newest generation before it
     and writes its own: run twice, it starts twice from the same and writes the same."""
 
-    def __init__(self, folder: Path, *, shared: bool = False) -> None:
-        """`shared`: other processes write here too, so nothing is remembered of what lies on disk."""
-        self.folder, self.shared = folder, shared
+    def __init__(self, folder: Path, *, shared: bool = False, undone: Path | None = None) -> None:
+        """`shared`: other processes write here too, so nothing is remembered of what lies on disk. `undone` is a folder
+        for generations that a server takes back; without it they are removed."""
+        self.folder, self.shared, self.undone = folder, shared, undone
         self._newest: dict[str, tuple[Key, State]] = {}  # a warm cache; right when cold
         self._unsynced: deque[Path] = deque()
         self._folders: set[str] | None = None
 
     def load(self, client: str, before: Key) -> State:
-        """The state with which the order `before` starts. Generations of that order or later are stale and removed."""
+        """The state with which the order `before` starts. Generations of that order or later are stale and taken out
+        of the way."""
         cached = self._newest.get(client)
         if cached and cached[0] < before and not self.shared:
             return cached[1]
         self._newest.pop(client, None)
         keys = self._generations(client)
         for key in [k for k in keys if k >= before]:
-            self._file(client, key).unlink(missing_ok=True)
+            self._undo(client, key)
         older = [k for k in keys if k < before]
         if not older:
             return State()
@@ -83,6 +90,10 @@ class PrivateStore:
         """What the client kept last; empty if it has nothing here."""
         keys = self._generations(client)
         return _read(self._file(client, keys[-1])) if keys else State()
+
+    def has(self, client: str) -> bool:
+        """Whether the client has kept something here."""
+        return bool(self._generations(client))
 
     def clients(self) -> list[str]:
         """Who has kept something here."""
@@ -106,7 +117,7 @@ class PrivateStore:
         self._unsynced.append(path)
         keys = [k for k in self._generations(client) if k < key]
         for old in keys[:-1]:  # the newest before this one stays in any case: a repetition starts from it
-            if old[0] < key[0] - _KEEP_ROUNDS and keys[keys.index(old) + 1][0] < key[0] - _KEEP_ROUNDS:
+            if old[0] < key[0] - KEEP_ROUNDS and keys[keys.index(old) + 1][0] < key[0] - KEEP_ROUNDS:
                 self._file(client, old).unlink(missing_ok=True)
 
     def sync(self) -> None:
@@ -121,9 +132,24 @@ class PrivateStore:
             self._folders = set(os.listdir(self.folder)) if self.folder.is_dir() else set()
         if name not in self._folders:
             return []
-        names = os.listdir(self.folder / name)
-        stems = [n.removesuffix(".safetensors").split("-") for n in names if n.endswith(".safetensors")]
-        return sorted((int(round), int(step)) for round, step in stems)
+        found = map(_GENERATION.fullmatch, os.listdir(self.folder / name))
+        return sorted((int(file[1]), int(file[2])) for file in found if file is not None)
+
+    def _undo(self, client: str, key: Key) -> None:
+        path = self._file(client, key)
+        if self.undone is None:
+            path.unlink(missing_ok=True)
+            return
+        folder = self.undone / file_name(client)
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = len(os.listdir(folder))
+        if kept >= _MOST_UNDONE:
+            raise RunError(
+                f"the server has taken back more than {_MOST_UNDONE} states of this client",
+                where=str(folder),
+                hint="look at what the server does; what lies there may be moved elsewhere",
+            )
+        os.replace(path, folder / f"{path.stem}.{kept + 1}.safetensors")
 
     def _file(self, client: str, key: Key) -> Path:
         return self.folder / file_name(client) / f"{key[0]:06d}-{key[1]:06d}.safetensors"

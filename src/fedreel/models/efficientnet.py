@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedreel.data.input_scale import LITE, InputScale
+from fedreel.fields import ModelName
 from fedreel.kernels.norm import normed
 from fedreel.models.backbone import Backbone, BackboneConfig, Images
 from fedreel.models.pretrained import load_pretrained
@@ -38,7 +39,7 @@ class EfficientNetLite0Config(BackboneConfig):
     takes: ClassVar = "images"
 
     small_stem: bool = False
-    init: str = ""  # imagenet, or a file of weights under the package's names; empty: random
+    init: ModelName = ""  # imagenet, or a file of weights under the package's names; empty: random
 
     @property
     def input_scale(self) -> InputScale:

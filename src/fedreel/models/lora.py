@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedreel.config import check_ranges
 from fedreel.errors import RecipeError, nearest
+from fedreel.fields import Word
 
 Layer = nn.Linear | nn.Conv2d | nn.Conv3d
 A, B = "lora_A", "lora_B"  # peft's names
@@ -26,7 +27,7 @@ class Lora:
 
     rank: int = 8
     alpha: float = 16.0
-    targets: tuple[str, ...] = ()  # the layers, by the ends of their names, as in ["query", "value"]; none: all
+    targets: tuple[Word, ...] = ()  # the layers, by the ends of their names, as in ["query", "value"]; none: all
 
     def __post_init__(self) -> None:
         check_ranges(self, "task.backbone.lora", rank=(1, math.inf), alpha=(0, math.inf))

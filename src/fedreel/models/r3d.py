@@ -9,6 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from fedreel.config import check_ranges
+from fedreel.fields import ModelName
 from fedreel.models.backbone import Backbone, BackboneConfig, Clips, Published
 from fedreel.models.classifier import Convolved
 from fedreel.models.pretrained import load_pretrained
@@ -35,7 +36,7 @@ class R3DConfig(BackboneConfig):
     bn_eps: float = 1e-5
     stem_size: int = 7
     stem_stride: Stride = (1, 2, 2)
-    init: str = ""  # a file of weights: torchvision's, CtP's, FedVSSL's or fedreel's; empty: random
+    init: ModelName = ""  # a file of weights: torchvision's, CtP's, FedVSSL's or fedreel's; empty: random
 
     def __post_init__(self) -> None:
         check_ranges(self, "task.backbone", bn_eps=(0, math.inf))

@@ -9,6 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from fedreel.config import check_ranges
+from fedreel.fields import ModelName
 from fedreel.kernels.norm import normed
 from fedreel.models.backbone import Backbone, BackboneConfig, Images
 from fedreel.models.classifier import Convolved
@@ -25,7 +26,7 @@ class ResNetConfig(BackboneConfig):
 
     width: int = 64
     small_stem: bool = False
-    init: str = ""  # a file of torchvision's weights; empty: random
+    init: ModelName = ""  # a file of torchvision's weights; empty: random
 
     def __post_init__(self) -> None:
         check_ranges(self, "task.backbone", width=(1, math.inf))

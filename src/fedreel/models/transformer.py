@@ -16,6 +16,7 @@ from fedreel.data.hugging_face import find_folder, library, load_model, read_con
 from fedreel.data.input_scale import InputScale
 from fedreel.data.weights_file import SUFFIXES
 from fedreel.errors import RecipeError
+from fedreel.fields import ModelName
 from fedreel.models.backbone import Backbone, BackboneConfig, Clips, Images
 from fedreel.models.pretrained import load_pretrained
 
@@ -39,7 +40,7 @@ class TransformerConfig(BackboneConfig):
     sizes: ClassVar[Mapping[str, str]] = SIZES  # what its fields are called in config.json
     apart: ClassVar[tuple[str, ...]] = ()  # keys of config.json that say nothing about these weights
 
-    init: str = ""  # a folder that save_pretrained wrote, a name on the hub, or a file of weights; empty: random
+    init: ModelName = ""  # a folder that save_pretrained wrote, a name on the hub, or a file of weights; empty: random
     width: int = 0  # of a token's vector
     depth: int = 0  # layers
     heads: int = 0

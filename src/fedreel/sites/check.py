@@ -19,6 +19,8 @@ def check(site: SiteFolder, recipe: str | None, say: Say) -> bool:
     policy = Policy.read(site.path / "policy.toml")
     say(f"site     {site.config.name} in {site.path}")
     say(f"policy   {f'never lets out {kinds}' if (kinds := ', '.join(policy.refuse)) else 'refuses nothing'}")
+    allowed = f"only {', '.join(policy.jobs.allow)} without approval" if policy.jobs.allow else "each needs approval"
+    say(f"jobs     {allowed}")
     good = all([_server(site, say), *(_data(site, role, say) for role in site.config.data)])
     if not site.config.data:
         say('data     none yet: add [data] videos = "FOLDER" to site.toml, or give --data')
@@ -66,11 +68,14 @@ def _job(site: SiteFolder, name: str, say: Say) -> bool:
     from fedreel.core.exchange import KINDS
 
     try:
-        worker = site.worker(load_recipe(name), "check")
+        read = load_recipe(name)
+        worker = site.worker(read, "check")
     except FedreelError as error:
         say(f"job      {name}: NO: {error}")
         return False
     population = worker.population
+    state = site.approvals().state_of(read)
+    say(f"job      {name}: {state}" + (f"; then: fedreel site approve {name}" if state == "waits for approval" else ""))
     say(f"job      {name}: {len(population.clients)} clients here: {', '.join(population.clients[:12])}")
     for client in population.clients:
         data = population.data(client)

@@ -19,6 +19,7 @@ from subprocess import Popen
 
 from fedreel.engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
 from fedreel.errors import FedreelError, RunError
+from fedreel.machine.cache import cache_folder, readable_by_others
 from fedreel.machine.files import hold_lock
 from fedreel.sites import place
 from fedreel.sites.call import call_server, check_welcome, version_note
@@ -51,8 +52,10 @@ def _run(site: SiteFolder, say: Callable[[str], None], user: str | None) -> None
         executor = _start_executor(site, address, home, processes, user)
         say(f"Site '{site.config.name}' is connected to {site.config.server} and is waiting for work. Ctrl-C stops it.")
         say(f"Whatever leaves is recorded: fedreel ledger {site.path}")
+        told = set[str]()
         while True:
             time.sleep(0.3)
+            _tell_of_jobs(site, told, say)
             if worker.poll() is not None:
                 say(f"the worker ended ({worker.returncode}) and has been restarted; see {site.path / 'worker.log'}")
                 worker = _start_worker(site, sockets, processes, user)
@@ -72,6 +75,17 @@ def _run(site: SiteFolder, say: Callable[[str], None], user: str | None) -> None
         shutil.rmtree(sockets, ignore_errors=True)
 
 
+def _tell_of_jobs(site: SiteFolder, told: set[str], say: Callable[[str], None]) -> None:
+    """Which jobs wait for approval, each once."""
+    new = {path.stem for path in (site.path / "jobs").glob("*.json")} - told
+    for job in site.approvals().all() if new else ():
+        if job.digest in new and job.state == "waiting":
+            say(
+                f"A job waits for approval: {job.title}, {job.rounds} rounds. See: fedreel site jobs --site {site.path}"
+            )
+    told |= new
+
+
 def greet(site: SiteFolder, say: Callable[[str], None]) -> None:
     """Check what can be checked before anything is started."""
     config = site.config
@@ -83,6 +97,8 @@ def greet(site: SiteFolder, say: Callable[[str], None]) -> None:
         )
     for role in config.data:
         site.folder_of(role)
+    if readable_by_others(cache := cache_folder()):
+        say(f"Other users of this machine can read the cache, which holds pictures of the data: chmod 700 {cache}")
     key = site.path / "site.pub"
     reply = call_server(config.server, Path(config.ca), " ".join(key.read_text().split()[:2]))
     check_welcome(reply, config.server, key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -34,9 +35,14 @@ class ServerConfig:
     port: int = 8000  # open to the sites
     listen: str = "0.0.0.0"  # the interface to listen on
     link_port: int = 0  # Flower's SuperLink, on loopback only
+    connections: int = 500  # at once
+    address_connections: int = 100  # of them from one address, which may be that of many sites
+    site_gigabytes: float = 100.0  # that one site may send in an hour; 0: no limit
 
     def __post_init__(self) -> None:
         check_ranges(self, "server.toml", port=(1, 65535), link_port=(1, 65535))
+        check_ranges(self, "server.toml", connections=(1, math.inf), address_connections=(1, math.inf))
+        check_ranges(self, "server.toml", site_gigabytes=(0, math.inf))
 
 
 class ServerFolder(Server):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import tomli_w
 
 from fedreel.config import DataConfig, Recipe, build, read_toml
+from fedreel.core.job_rules import JobRules
 from fedreel.errors import DataError, FedreelError, RecipeError, RunError
+from fedreel.fields import texts_of
 from fedreel.machine.files import write_atomic
+from fedreel.registry import TASKS
+from fedreel.sites.approval import Approvals
+from fedreel.sites.files import LocalFiles
 
 if TYPE_CHECKING:
     from fedreel.core.client import Worker
@@ -21,7 +27,16 @@ _POLICY = """# What this site never lets out, whatever a job asks for. What did 
 # Kinds: name, weights, count, loss, metric, derived-number, label-statistics, features, raw-samples
 refuse = ["raw-samples", "features", "label-statistics"]
 max_bytes = 0        # of one departure; 0 = no limit
-min_samples = 0      # with fewer samples than this, nothing trained on them leaves
+min_samples = 0      # with fewer samples than this, nothing that came of them leaves
+
+# Jobs wait until you approve them (fedreel site jobs), but for those that are named here. Limits hold for all; 0: none.
+[jobs]
+allow = {allow}           # such as "fedbn on recognition", "* on skeleton", a job's digest, or "*" for every job
+max_rounds = 0
+max_epochs = 0       # of one training
+max_minutes = 0      # for one order
+max_model_bytes = 0
+divisions = 1        # ways to divide data for testing, in jobs that you have not approved yourself
 """
 
 
@@ -35,7 +50,8 @@ class SiteConfig:
     device: str = "auto"
     clients: Literal["owners", "site"] = "owners"  # each owner in the data is a client, or the whole site is one
     data: dict[str, str] = field(default_factory=dict)  # role in recipes -> folder here
-    models: dict[str, str] = field(default_factory=dict)  # weights to begin with, as recipes name them -> path here
+    models: dict[str, str] = field(default_factory=dict)  # weights and encoders, as recipes name them -> path here
+    files: dict[str, str] = field(default_factory=dict)  # other files, as recipes name them -> path here
 
 
 class SiteFolder:
@@ -76,8 +92,13 @@ class SiteFolder:
             raise DataError(f"the folder for the role '{role}' does not exist", where=str(folder))
         return folder
 
-    def local(self, data: DataConfig) -> DataConfig:
-        """A recipe's data as they are here."""
+    def local(self, recipe: Recipe) -> Recipe:
+        """A recipe with the data, files and device of this site in place of those that it names."""
+        files = LocalFiles(self.config.models, self.config.files, self.path / "site.toml")
+        recipe = files.recipe(recipe)
+        return replace(recipe, data=self._data(recipe.data), device=self.config.device)
+
+    def _data(self, data: DataConfig) -> DataConfig:
         if data.partition.get("name") != "by-owner":
             raise RecipeError(
                 "at real sites the data stay divided as they are",
@@ -85,51 +106,16 @@ class SiteFolder:
                 expected="by-owner",
                 found=str(data.partition.get("name")),
             )
-        if Path(data.lists).is_absolute() or ".." in Path(data.lists).parts or data.lists.startswith("~"):
-            raise RecipeError(
-                "at real sites lists lie among the videos",
-                where="[data] lists",
-                expected="a path below a site's data folder",
-                found=data.lists,
-            )
         return replace(data, source=str(self.folder_of(data.role).resolve()), owner=self.config.name)
 
-    def weights(self, task: dict[str, Any]) -> dict[str, Any]:
-        """A recipe's task with the weights that its backbone begins with, and the models that make its features and
-        read its sentences, as they lie here: nothing is fetched."""
-        for key in ("features", "sentences"):
-            kind, mark, model = str(task.get(key, "")).partition(":")
-            if mark and (kind == "clip" or model in self.config.models):
-                task = {**task, key: f"{kind}:{self._weights(model)}"}
-        backbone = task.get("backbone")
-        name = backbone.get("init") if isinstance(backbone, dict) else ""
-        if not isinstance(backbone, dict) or not isinstance(name, str) or not name or name == "imagenet":
-            return task
-        return {**task, "backbone": {**backbone, "init": self._weights(name)}}
-
-    def _weights(self, name: str) -> str:
-        """Where the weights of this name lie here."""
-        from fedreel.data.hugging_face import find_folder
-        from fedreel.data.weights_file import SUFFIXES
-
-        here = self.config.models.get(name, "")
-        if here and not Path(here).expanduser().exists():
-            raise DataError("the weights for a model are not here", where=here, expected=f"what is meant by '{name}'")
-        if not here and Path(name).suffix not in SUFFIXES:
-            try:
-                here = str(find_folder(name, fetch=False))
-            except DataError as error:
-                raise DataError(
-                    f"this site does not have the model '{name}', and does not fetch it",
-                    where=str(self.path / "site.toml"),
-                    expected=f'[models] "{name}" = "FOLDER", or a hub model in the cache of this machine',
-                    found=error.found,
-                    hint=error.hint,
-                ) from None
-        return here or name
+    def approvals(self) -> Approvals:
+        """The jobs that have come, and which of them may be worked for."""
+        rules = read_toml(self.path / "policy.toml").get("jobs", {})
+        return Approvals(self.path, build(JobRules, rules, str(self.path / "policy.toml")))
 
     def worker(self, recipe: Recipe, run: str) -> Worker:
         """A worker for a job at this site."""
+        from fedreel.core.blueprint import Blueprint
         from fedreel.core.exchange import Ledger, Policy
         from fedreel.core.job import Job, make_method, make_task, make_worker
         from fedreel.core.state import PrivateStore
@@ -137,20 +123,34 @@ class SiteFolder:
         from fedreel.machine.device import pick_device
         from fedreel.machine.files import file_name
 
-        recipe = replace(recipe, data=self.local(recipe.data), device=self.config.device, policy="")
-        recipe = replace(recipe, task=self.weights(recipe.task))
+        named = _among_the_data(recipe)
+        recipe = self.local(recipe)
         place = self.runs / file_name(run)
         task = make_task(recipe).for_data(recipe.data, here=False)
+        policy = Policy.read(self.path / "policy.toml")
+        if policy.jobs.max_model_bytes:
+            policy.jobs.check_bytes(Blueprint.measure(task))
         job = Job(recipe, task, make_method(recipe), pick_device(recipe.device), place, run)
-        population = job.population()
+        try:
+            population = job.population()
+        except Exception as error:
+            if not named:
+                raise
+            raise DataError(  # one text, whatever lies there: it leaves the site
+                f"what the recipe names in {' and '.join(named)} cannot be used with this site's data",
+                where=recipe.data.source,
+                found=f"{type(error).__name__}: {error}",
+            ) from error
         if self.config.clients == "site":
             population = OneClient(population, self.config.name)
-        policy = Policy.read(self.path / "policy.toml")
-        return make_worker(job, population, PrivateStore(place / "clients"), Ledger(self.ledger, run), policy)
+        store = PrivateStore(place / "clients", undone=place / "undone")
+        return make_worker(
+            job, population, store, Ledger(self.ledger, run, head=self.ledger.with_suffix(".head")), policy
+        )
 
 
-def init(path: Path, name: str, data: Mapping[str, str], server: str, ca: str) -> SiteFolder:
-    """Make a site's folder: key pair, policy, site.toml."""
+def init(path: Path, name: str, data: Mapping[str, str], server: str, ca: str, allow: Sequence[str] = ()) -> SiteFolder:
+    """Make a site's folder: key pair, policy, site.toml. Jobs that the policy is to `allow` need no approval."""
     from fedreel.sites import keys
 
     keys.check_name(name, "--name")
@@ -159,9 +159,20 @@ def init(path: Path, name: str, data: Mapping[str, str], server: str, ca: str) -
     path.mkdir(parents=True, exist_ok=True)
     os.chmod(path, 0o700)
     keys.make_site_keys(path, name)
-    write_atomic(path / "policy.toml", _POLICY)
+    write_atomic(path / "policy.toml", _POLICY.format(allow=json.dumps([*allow])))
     folders = {role: str(Path(folder).expanduser().resolve()) for role, folder in data.items()}
     ca = str(Path(ca).expanduser().resolve()) if ca else ""
     table = {"name": name, "server": server, "ca": ca, "device": "auto", "clients": "owners", "data": folders}
     write_atomic(path / "site.toml", tomli_w.dumps(table))
     return SiteFolder.open(path)
+
+
+def _among_the_data(recipe: Recipe) -> list[str]:
+    """The settings by which a recipe names files that lie among the data."""
+    sections = (("data", DataConfig, vars(recipe.data)), ("task", TASKS.lookup(recipe.task["name"]), recipe.task))
+    return [
+        f"{section}.{name}"
+        for section, cls, table in sections
+        for name, text in texts_of(cls).items()
+        if text is not None and text.kind == "below" and table.get(name)
+    ]

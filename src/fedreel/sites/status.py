@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedreel.errors import RunError
 from fedreel.runs.reading import read_metrics, read_summary
@@ -23,15 +24,18 @@ class Site:
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job that was submitted: finished, not finished, or not there."""
+    """A job that was submitted: finished, not finished, waiting for the owners of some sites, or not there."""
 
     out: Path
     state: str
     rounds: int
     received: int = 0  # bytes that came from the sites, and that went to them, without those of tests
     sent: int = 0
+    waiting: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        if self.state == "waiting":
+            return f"{self.out}: waits until it is approved at {', '.join(self.waiting)} (there: fedreel site jobs)"
         if self.state == "finished":
             return f"{self.out}: finished, {self.rounds} rounds"
         if self.state == "missing":
@@ -65,7 +69,7 @@ def read_status(folder: Path) -> Status:
         node = nodes.get(site["node"], {})
         since = node["online-at"] if node.get("status") == "online" else ""
         sites.append(Site(name, node.get("status", "enrolled"), since))
-    jobs = [_job(Path(json.loads(job.read_text())["out"])) for job in sorted((server.path / "jobs").glob("*.json"))]
+    jobs = [_job(json.loads(job.read_text())) for job in sorted((server.path / "jobs").glob("*.json"))]
     return Status(server.path, running, server.config.port, sites, jobs, problem)
 
 
@@ -88,10 +92,14 @@ def show(folder: Path, say: Callable[[str], None]) -> None:
         say(f"Next: fedreel submit RECIPE --out DIR --server {folder}")
 
 
-def _job(out: Path) -> Submitted:
+def _job(note: dict[str, Any]) -> Submitted:
+    out = Path(note["out"])
+    if note.get("waiting"):
+        return Submitted(out, "waiting", 0, waiting=tuple(note["waiting"]))
     summary = read_summary(out)
     if summary.get("complete"):
-        return Submitted(out, "finished", *(int(summary.get(key, 0)) for key in ("rounds", "bytes_up", "bytes_down")))
+        rounds, received, sent = (int(summary.get(key, 0)) for key in ("rounds", "bytes_up", "bytes_down"))
+        return Submitted(out, "finished", rounds, received, sent)
     if not (out / "metrics.jsonl").exists():
         return Submitted(out, "missing", 0)
     rows = [*read_metrics(out, "train")]

@@ -20,7 +20,7 @@ def main() -> None:
     arguments = json.loads(sys.argv[1])
     os.environ["HF_HUB_OFFLINE"] = "1"  # a site never reaches out for a model by itself
     site = SiteFolder.open(Path(arguments["folder"]), arguments["data"])
-    workplace = Workplace(site.worker, site.config.name, _tell, site.runs)
+    workplace = Workplace(site.worker, site.config.name, _tell, site.runs, site.approvals().permit)
     socket = Path(arguments["socket"])
     socket.unlink(missing_ok=True)
     with Listener(str(socket), "AF_UNIX") as listener:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fedreel.errors import RunError
 
+_NEEDED = ("PATH", "PYTHONPATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYTHONUNBUFFERED", "OMP_NUM_THREADS")
 _MARK = "FEDREEL_STARTED_BY"  # in the environment of everything we start, so that grandchildren are found too
 _PR_SET_PDEATHSIG = 1
 
@@ -32,7 +33,9 @@ class Processes:
     def start(
         self, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None, user: str | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a program in a session of its own, its output appended to a log file."""
+        """Start a program in a session of its own, its output appended to a log file. Another user gets of our
+        environment, which may hold passwords, only what programs need to run."""
+        env = quiet_environment() if env is None else env
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
             process = subprocess.Popen(
@@ -40,7 +43,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env={**(quiet_environment() if env is None else env), _MARK: self.mark},
+                env={**(only_needed(env) if user else env), _MARK: self.mark},
                 start_new_session=True,
                 user=user,
                 group=pwd.getpwnam(user).pw_gid if user else None,
@@ -111,6 +114,11 @@ def quiet_environment(home: Path | None = None) -> dict[str, str]:
     if home is not None:
         env["FLWR_HOME"] = str(home)
     return env
+
+
+def only_needed(env: Mapping[str, str]) -> dict[str, str]:
+    """Where programs and modules lie, the language, and Flower's own settings."""
+    return {name: value for name, value in env.items() if name in _NEEDED or name.startswith(("LC_", "FLWR_", "RAY_"))}
 
 
 def program(name: str) -> str:

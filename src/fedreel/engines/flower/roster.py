@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from fedreel.errors import RunError, plain
 
 _ANSWER = 600.0  # seconds that a site may take to look at its data
 _CLIENTS, _NAME = 10_000, 200  # clients of a site, letters of a client's name
+_APPROVAL = 10.0  # seconds after which a site is asked again whose owner has not approved the job yet
 _TRIES = 3  # how often a site is asked whose Flower processes fail over it
 
 
@@ -31,8 +32,17 @@ class Roster:
         return tuple(sorted(self.nodes))
 
 
-def call_roster(job: Job, link: Link, made: Blueprint, wanted: Mapping[str, str], wait: float) -> Roster:
-    """Ask every wanted site (name -> node id). Raises one error that names each site that does not fit."""
+def call_roster(
+    job: Job,
+    link: Link,
+    made: Blueprint,
+    wanted: Mapping[str, str],
+    wait: float,
+    approval: float = 0.0,
+    tell: Callable[[Sequence[str]], None] = lambda sites: None,
+) -> Roster:
+    """Ask every wanted site (name -> node id). Raises one error that names each site that does not fit. For `approval`
+    seconds sites are waited for whose owners have to approve the job; `tell` hears which these are."""
     _wait_for(link, wanted, wait)
     model = {"layout": made.travelling.id, "frozen": made.digest}
     head = {"type": "roster", "run": job.run_id, "start": job.start, "recipe": as_table(job.recipe), **model}
@@ -43,13 +53,23 @@ def call_roster(job: Job, link: Link, made: Blueprint, wanted: Mapping[str, str]
     asked, tries = {ask(site): site for site in wanted}, dict.fromkeys(wanted, 1)
     answers: dict[str, dict[str, Any]] = {}
     deadline = time.monotonic() + _ANSWER
-    while len(answers) < len(wanted) and time.monotonic() < deadline:
+    waiting, patience = dict[str, float](), time.monotonic() + approval
+    while len(answers) < len(wanted) and (waiting or time.monotonic() < deadline):
+        for site in [site for site, again in waiting.items() if time.monotonic() >= again]:
+            asked[ask(site)], waiting[site] = site, time.monotonic() + _ANSWER
         frame = link.event(1.0)
         if frame is None or frame.head["number"] not in asked:
             continue
         site = asked[frame.head["number"]]
         if frame.head["what"] == "reply":
-            answers[site] = frame.head["content"]
+            content, before = frame.head["content"], set(waiting)
+            waiting.pop(site, None)
+            if isinstance(content, dict) and content.get("waiting") is True and time.monotonic() < patience:
+                waiting[site] = time.monotonic() + _APPROVAL
+            else:
+                answers[site], deadline = content, time.monotonic() + _ANSWER
+            if set(waiting) != before:
+                tell(sorted(waiting))
         elif tries[site] < _TRIES:
             tries[site] += 1
             asked[ask(site)] = site

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedreel.errors import RunError, nearest
 from fedreel.machine.files import write_atomic
+
+_log = logging.getLogger(__name__)
 
 
 class Server:
@@ -55,7 +59,22 @@ class Server:
             )
         return nodes
 
-    def note_job(self, run: str, out: Path) -> None:
-        """For `fedreel status`."""
+    @contextmanager
+    def waiting(self, run: str, out: Path) -> Iterator[Callable[[Sequence[str]], None]]:
+        """While a job waits for the owners of sites: tell which, on the console and for `fedreel status`."""
+
+        def tell(sites: Sequence[str]) -> None:
+            self.note_job(run, out, sites)
+            if sites:
+                _log.warning("waiting for approval at %s; its owner runs there: fedreel site jobs", ", ".join(sites))
+
+        try:
+            yield tell
+        except BaseException:
+            (self.path / "jobs" / f"{run}.json").unlink(missing_ok=True)
+            raise
+
+    def note_job(self, run: str, out: Path, waiting: Sequence[str] = ()) -> None:
+        """For `fedreel status`: a job, and the sites whose owners it waits for."""
         (self.path / "jobs").mkdir(exist_ok=True)
-        write_atomic(self.path / "jobs" / f"{run}.json", json.dumps({"out": str(out.resolve())}))
+        write_atomic(self.path / "jobs" / f"{run}.json", json.dumps({"out": str(out.resolve()), "waiting": [*waiting]}))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedreel.core.update import TRAIN, Answer, Failure, Named, Order, Result, Update, Value
+from fedreel.core.update import ASK, EVALUATE, TRAIN, Answer, Failure, Named, Order, Result, Update, Value
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.engines.flower.pipe import Bytes, Frame
 from fedreel.errors import FedreelError, plain
@@ -43,7 +43,10 @@ def pack_orders(orders: Sequence[Order], **head: Any) -> Frame:
 
 
 def unpack_orders(frame: Frame) -> list[Order]:
+    """The orders of a frame; raises if one of them is none that a server of ours would give."""
     reader = _Reader(frame)
+    for row in frame.head["orders"]:
+        _check_order(row)
     return [
         Order(
             row["round"],
@@ -57,6 +60,19 @@ def unpack_orders(frame: Frame) -> list[Order]:
         )
         for row in frame.head["orders"]
     ]
+
+
+def _check_order(row: Mapping[str, Any]) -> None:
+    limit = row["limit"]
+    sound = {
+        "round and step from 0": all(type(row[n]) is int and 0 <= row[n] < 2**31 for n in ("round", "step")),
+        "a client's name": isinstance(row["client"], str) and 0 < len(row["client"]) <= 200,
+        "train, ask or evaluate": row["kind"] in (TRAIN, ASK, EVALUATE) and isinstance(row["question"], str),
+        "a limit of seconds, or none": limit is None or (type(limit) in (int, float) and 0 < limit < math.inf),
+        "a model to train": row["kind"] != TRAIN or bool(row["models"]),
+    }
+    if missing := [what for what, there in sound.items() if not there]:
+        raise FedreelError("an order cannot be carried out", expected=", ".join(missing))
 
 
 def pack_results(results: Sequence[Result], **head: Any) -> Frame:

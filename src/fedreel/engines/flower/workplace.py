@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedreel import __version__
 from fedreel.config import Recipe, make_recipe
 from fedreel.core.client import Worker
+from fedreel.core.job_rules import Waiting
 from fedreel.core.update import Failure, Order, Reply, Result
+from fedreel.engines.flower.fence import check_place, pass_fence
 from fedreel.engines.flower.pipe import Frame
 from fedreel.engines.flower.wire import pack_results, unpack_orders
 from fedreel.engines.local import attempt
 from fedreel.errors import FedreelError
-from fedreel.machine.files import file_name, write_atomic
+from fedreel.machine.files import file_name
 
 Explain = Callable[[Exception], str] | None  # None: errors in full, for the machine where they happen
 
@@ -25,21 +29,32 @@ Explain = Callable[[Exception], str] | None  # None: errors in full, for the mac
 class Workplace:
     """Answers rosters (who is here, do the data fit) and orders."""
 
-    def __init__(self, make: Callable[[Recipe, str], Worker], site: str, explain: Explain, fences: Path | None) -> None:
+    def __init__(
+        self,
+        make: Callable[[Recipe, str], Worker],
+        site: str,
+        explain: Explain,
+        fences: Path | None,
+        permit: Callable[[Recipe, str], None] | None = None,
+    ) -> None:
         """`make` builds a worker for a recipe and a run; `fences` is a folder in which to note how far each client is,
-        so that an order that comes late does not undo what came after it."""
-        self.make, self.site, self.explain, self.fences = make, site, explain, fences
+        so that an order that comes late does not undo what came after it. `permit` is asked before anything else, every
+        time, and raises if there is to be no work for this recipe and run."""
+        self.make, self.site, self.explain, self.fences, self.permit = make, site, explain, fences, permit
         self._warm: tuple[str, Mapping[str, Any], Worker] | None = None
         self._last: tuple[object, Frame] | None = None
 
     def answer(self, frame: Frame) -> Frame:
         try:
             head = frame.head
+            if self.permit is not None:
+                self.permit(make_recipe(head["recipe"], "the server's recipe"), str(head["run"]))
             if head["type"] == "roster":
                 return Frame(self._roster(head))
             return self._orders(frame)
         except Exception as error:
-            return Frame({"site": self.site, "problem": (self.explain or str)(error)})
+            waits = {"waiting": True} if isinstance(error, Waiting) else {}
+            return Frame({"site": self.site, "problem": (self.explain or str)(error), **waits})
 
     def _roster(self, head: Mapping[str, Any]) -> dict[str, Any]:
         worker = self._worker(head)
@@ -65,7 +80,7 @@ class Workplace:
 
     def _orders(self, frame: Frame) -> Frame:
         orders = unpack_orders(frame)
-        run, start = frame.head["run"], int(frame.head["start"])
+        run, start = str(frame.head["run"]), int(frame.head["start"])
         this = (run, start, [(o.client, o.key) for o in orders])
         if self._last is not None and self._last[0] == this:
             return self._last[1]  # the same frame again: its answer got lost on the way
@@ -78,28 +93,16 @@ class Workplace:
         return reply
 
     def _order(self, worker: Worker, run: str, start: int, order: Order) -> Result:
+        if minutes := worker.door.policy.jobs.max_minutes:
+            order = replace(order, limit=min(order.limit or math.inf, 60 * minutes))
+
         def work(order: Order) -> Reply:
-            self._pass_fence(run, start, order)
+            if self.fences is not None:
+                check_place(worker, order)
+                pass_fence(self.fences / file_name(run), worker.store, start, order)
             return worker.execute(order)
 
         return attempt(order, work, self.explain)
-
-    def _pass_fence(self, run: str, start: int, order: Order) -> None:
-        if self.fences is None:
-            return
-        path = self.fences / file_name(run) / f"{file_name(order.client)}.fence"
-        mine = [start, *order.key]
-        try:
-            reached = json.loads(path.read_text())
-        except (OSError, ValueError):
-            reached = [0, 0, 0]
-        if mine < reached:
-            raise FedreelError(
-                f"order {order.key} of the server's start {start} comes too late: this client is at {tuple(reached)}"
-            )
-        if mine > reached:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, json.dumps(mine))
 
     def _worker(self, head: Mapping[str, Any]) -> Worker:
         run, recipe = str(head["run"]), head["recipe"]

@@ -18,6 +18,7 @@ from fedreel.core.abilities import Accountable, Temporal, Trials
 from fedreel.core.task import ClientData, Examples, Outputs, Task, Tensors
 from fedreel.data.features import known_card
 from fedreel.errors import DataError, RecipeError
+from fedreel.fields import FileName, MakerName
 from fedreel.metrics.familiarity import sequence_look
 from fedreel.models.sentences import SentenceEncoder, encoder_card, encoder_width, make_encoder
 from fedreel.tasks.moments.examples import Batch, Moments, temporal_classes
@@ -51,14 +52,14 @@ class MomentRetrieval(Task, Temporal, Accountable):
 
     form: Literal["pointer", "anchor-free", "proposal", "qd-detr"] = "pointer"
     encoder: Literal["conv", "lstm", "none", "attention"] = "conv"  # none: over words, not over a video's positions
-    features: str = "plain"  # or another extractor, or the name of those that come with the data
+    features: MakerName = "plain"  # or another extractor, or the name of those that come with the data
     width_in: int = 64  # how many there are of a window
     fps: float = 2.0  # rows of features a second, where they are made here
     standardise: bool = False  # the features of each window, by their own mean and deviation
     length: int = 64
     window: float = 0.0  # seconds: longer videos are cut into overlapping windows of so many; 0: none is (qd-detr)
-    sentences: str = "words"  # or the encoder minilm, bert:FOLDER or clip:FOLDER
-    words: str = ""
+    sentences: MakerName = "words"  # or the encoder minilm, bert:FOLDER or clip:FOLDER
+    words: FileName = ""
     vocabulary: int = 1000  # the most words that vectors are learnt for
     word_width: int = 300
     most_words: int = 15  # of a sentence; of an encoder's tokens

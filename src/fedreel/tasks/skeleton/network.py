@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from fedreel.config import check_ranges
 from fedreel.errors import RecipeError
+from fedreel.fields import ModelName
 from fedreel.models.backbone import Backbone, BackboneConfig, Published
 from fedreel.tasks.skeleton.graph import Bones
 from fedreel.tasks.skeleton.topology import Kind, Topology
@@ -44,7 +45,7 @@ class SkeletonConfig(BackboneConfig):
     dropout: float = 0.0
     topology: Kind = "graph"
     per_layer: bool = False  # a topology for each layer instead of one for all
-    init: str = (
+    init: ModelName = (
         ""  # a file of weights: fedreel's, of ST-GCN's authors or pyskl's where the network is stgcn; empty: random
     )
 

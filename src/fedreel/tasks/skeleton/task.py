@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +16,13 @@ from fedreel.core.batchnorm import settling, statistics_kept
 from fedreel.core.task import Examples, Outputs
 from fedreel.core.weights import TensorInfo
 from fedreel.errors import DataError, RecipeError
+from fedreel.fields import DividingWord, Text
 from fedreel.models.backbone import BackboneConfig
 from fedreel.models.classifier import Classifier
 from fedreel.registry import BACKBONES
 from fedreel.tasks.classification import Classification
 from fedreel.tasks.skeleton.bearing import bearing
-from fedreel.tasks.skeleton.joints import find_joints
+from fedreel.tasks.skeleton.joints import BUILT_IN, find_joints
 from fedreel.tasks.skeleton.network import BLOCKS, Skeleton, SkeletonBackbone, SkeletonConfig
 from fedreel.tasks.skeleton.population import SkeletonPopulation, open_sets
 from fedreel.tasks.skeleton.stgcn import STGCNConfig
@@ -43,15 +44,15 @@ class SkeletonRecognition(Classification, Blocks, Accountable):
     sends: ClassVar = {"frames": "count"}
 
     backbone: BackboneConfig = field(default_factory=STGCNConfig)
-    joints: str = "kinect-v2"
+    joints: Annotated[str, Text("file", tuple(BUILT_IN))] = "kinect-v2"
     classes: int = 0  # of the longest list; 0: as the data have them
     length: int = 50
     bodies: int = 2
     align: bool = True  # turn every frame so that the shoulders are parallel to x
     augmentation: Literal["none", "shear-crop", "move"] = "shear-crop"
     projection: int = 0  # > 0: two layers of this output before the classifier, where MOON contrasts
-    leave_out: str = ""  # a set that takes no part in training
-    sets: tuple[str, ...] = ()  # those of the source that take part; none named: all
+    leave_out: DividingWord = ""  # a set that takes no part in training
+    sets: tuple[DividingWord, ...] = ()  # those of the source that take part; none named: all
     most: int = 0  # sequences of a set's training part, and of its test part: spread over all; 0: all
     own_classifier: bool = True
     own_statistics: bool = True

@@ -18,6 +18,7 @@ from fedreel.core.abilities import Accountable, Sequences, Trials
 from fedreel.core.task import ClientData, Examples, Outputs, Task
 from fedreel.data.features import known_card, make_features
 from fedreel.errors import DataError, RecipeError
+from fedreel.fields import BelowData, MakerName
 from fedreel.metrics.familiarity import sequence_look
 from fedreel.tasks.summary.annotations import with_split, with_user_scores
 from fedreel.tasks.summary.data import How, Spread, SummaryVideo, find_public, find_summary, read_summary
@@ -38,15 +39,15 @@ class Summary(Task, Sequences, Accountable):
     metrics: ClassVar = ("f1", "tau", "rho", "loss")
 
     summarizer: Literal["vslstm", "attention", "mixture_transformer", "novelty"] = "mixture_transformer"
-    features: str = "plain"  # or efficientnet-lite0, run:FOLDER, or a name for features that come with the data
+    features: MakerName = "plain"  # or efficientnet-lite0, run:FOLDER, or a name for features that come with the data
     width_in: int = 64  # how many there are of a step
     fps: float = 1.0  # steps a second
     standardise: bool = False  # each feature to mean 0 and deviation 1, over a file
     how: How = "auto"  # F1: mean over users, or max
     spread: Spread = "auto"  # a step's score: held until the next pick, or the nearest pick's
     fragments: int = 0  # cut every video into so many parts; 0 = whole videos
-    splits: str = ""  # a json file of splits, data.seed says which; relative to the data's folder
-    annotations: str = ""  # the set's original annotations, for users' scores; relative to the data's folder
+    splits: BelowData = ""  # a json file of splits, data.seed says which; relative to the data's folder
+    annotations: BelowData = ""  # the set's original annotations, for users' scores; relative to the data's folder
     ratio: float = RATIO  # of a video that its summary may keep
     width: int = 64
     blocks: int = 2
