@@ -214,9 +214,10 @@ RIVALS = (
 COMMON: Mapping[str, Any] = {
     "factor": 100.0,
     "plain": ("tau", "rho", "tau_gain", "rounds_to_*", "ari", "length_correlation"),
-    "derive": (measures.derive, measures.by_video),
+    "derive": (measures.derive, measures.by_video, measures.curves),
     "relate": measures.relate,
     "remark": remark,
+    "from_kept": True,
     "follow": ("data.seed",),
 }
 
