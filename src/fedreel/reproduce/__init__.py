@@ -20,7 +20,7 @@ from fedreel.machine.files import write_atomic
 from fedreel.machine.processes import cores, in_processes
 from fedreel.report import write_table
 from fedreel.reproduce.cells import Cell, cell_names, metrics_of, why_diverged
-from fedreel.reproduce.choose import UNCHOSEN, Choice, Try, check_unset, in_words, knows, note
+from fedreel.reproduce.choose import UNCHOSEN, Choice, Try, check_unset, in_words, knows, narrowed, note
 from fedreel.reproduce.claims import in_words as in_one_line
 from fedreel.reproduce.claims import judged
 from fedreel.reproduce.kept import Kept, open_kept
@@ -141,7 +141,7 @@ class _Sweep:
         if rule is None:
             return []
         cells = []
-        for chosen in row.tries:
+        for chosen in narrowed(row, size):
             settings = {**_settings(self.spec, size, row, 0), **rule.settings_of(row), **chosen}
             folder, key = self._names(row, settings, 0)
             name = f"{row.name}, {in_words(chosen)}"
@@ -156,7 +156,7 @@ class _Sweep:
         choices, rows = {}, []
         for row in self.rows:
             scores = [_score(cell, rule) for cell in self.tries(row)]
-            tries = tuple(Try(settings, score) for settings, score in zip(row.tries, scores))
+            tries = tuple(Try(settings, score) for settings, score in zip(narrowed(row, self.size), scores))
             if tries:
                 choices[row.label] = choice = Choice(tries, rule.higher)
                 row = replace(row, settings={**row.settings, **choice.best})
