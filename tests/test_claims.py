@@ -122,3 +122,12 @@ def test_nothing_to_reproduce_is_said() -> None:
     assert done.code == 2
     assert "there is nothing to reproduce" in done.err
     assert "fsar" in done.err
+
+
+def test_how_many_seeds_would_tell_is_the_first_that_would() -> None:
+    """Found by halves, it is what counting up finds."""
+    for values in ([1.0, -1.0, 2.0, 0.0], [0.1, 0.2, 0.15, 0.1], [3.0, -2.0], [5.0, 5.1, -4.0, 2.0, 1.0]):
+        told = (t_quantile(n - 1) * stdev(values) / math.sqrt(n) < abs(fmean(values)) for n in range(ENOUGH, 400))
+        first = next(n for n, enough in zip(range(ENOUGH, 400), told) if enough and n >= len(values))
+        assert seeds_to_tell(values) == first
+    assert seeds_to_tell([1.0, -1.0, 1.0, -0.99]) is None  # more than are worth saying

@@ -12,7 +12,7 @@ import fedreel.reproduce as harness
 from fedreel.config import load_recipe
 from fedreel.errors import RecipeError
 from fedreel.reproduce.cfedvs import METHODS, TABLES
-from fedreel.reproduce.cfedvs_measures import SHARE, by_video, relate, remark
+from fedreel.reproduce.cfedvs_measures import SHARE, by_video, curves, relate, remark
 from fedreel.reproduce.cfedvs_sets import sets_of
 from fedreel.reproduce.choose import check_unset
 from fedreel.reproduce.spec import Row, Scale
@@ -89,7 +89,8 @@ def cell(folder: Path, last: float, curve: list[float], videos: dict[str, float]
     (folder / "summary.json").write_text(json.dumps({"metrics": {"f1_clients": last, "tau_clients": last}}))
     lines = [{"phase": "test", "round": i + 1, "metrics": {"f1_clients": f}} for i, f in enumerate(curve)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "derived.json").write_text(json.dumps({by_video.__name__: videos}))
+    derived = {by_video.__name__: videos, curves.__name__: curves(folder)}
+    (folder / "derived.json").write_text(json.dumps(derived))
     return folder
 
 
@@ -101,8 +102,8 @@ def rows() -> dict[str, Row]:
 def test_targets_lie_above_chance_and_one_never_reached_counts(tmp_path: Path) -> None:
     """Random 50, centralised 60: half of the way is 55."""
     assert SHARE == 0.5
-    of, curves = rows(), {"FedAvg": [0.51, 0.54, 0.56], "CFed-VS": [0.55, 0.5, 0.5], "IFCA": [0.54] * 3}
-    cells = [(of[n], cell(tmp_path / n, c[-1], c, {})) for n, c in curves.items()]
+    of, tested = rows(), {"FedAvg": [0.51, 0.54, 0.56], "CFed-VS": [0.55, 0.5, 0.5], "IFCA": [0.54] * 3}
+    cells = [(of[n], cell(tmp_path / n, c[-1], c, {})) for n, c in tested.items()]
     cells.append((of["centralised"], cell(tmp_path / "c", 0.6, [0.6], {})))
     cells.append((of["random"], cell(tmp_path / "r", 0.5, [], {})))
     assert [m.get("rounds_to_target") for m in relate(cells)] == [3.0, 1.0, 4.0, 1.0, None]

@@ -143,6 +143,19 @@ def test_a_user_cannot_set_what_is_chosen(tmp_path: Path) -> None:
     assert not (tmp_path / "t").exists()
 
 
+def test_one_of_the_values_narrows_the_grid(tmp_path: Path, use: Any) -> None:
+    compute = Tried({1: {0.1: 0.9, 0.01: 0.1}, 0: {0.1: 0.5, 0.01: 0.4}})
+    use(table(prox(compute, 0.1, 0.01), seeds=(0,)))
+    content = reproduce("any", "table", set={"method.mu": 0.01}, out=tmp_path)["table"]
+    assert compute.asked == [(1, 0, 0.01), (0, 0, 0.01)]
+    (row,) = content["rows"]
+    assert row["chosen"] == {"method.mu": 0.01}
+    assert [tried["settings"] for tried in row["tries"]] == [{"method.mu": 0.01}]
+    assert "--set method.mu=0.01" in content["command"]
+    with pytest.raises(RecipeError, match=r"one of 0\.1, 0\.01"):
+        reproduce("any", "table", set={"method.mu": 0.02}, out=tmp_path)
+
+
 def test_every_shared_method_gets_the_same_number_of_tries() -> None:
     rows = TABLES["methods"].rows_for(None)
     assert {row.name: len(row.tries) for row in rows} == dict.fromkeys((row.name for row in rows), 3)

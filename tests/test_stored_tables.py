@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
+from fedreel.config import load_recipe
 from fedreel.errors import DataError
 from fedreel.reproduce.claims_page import page
 from fedreel.reproduce.stored import fill
@@ -23,6 +25,16 @@ def test_documents_show_what_the_stored_tables_say(path: Path) -> None:
 
 def test_the_page_of_claims_is_that_of_the_stored_tables() -> None:
     assert (DOCS / "claims.md").read_text() == page(TABLES), "run `python docs/tables/fill.py`"
+
+
+def test_the_recipe_for_a_few_clips_has_the_head_and_rate_that_did_best_on_held_out_clips() -> None:
+    losses: dict[tuple[str, float], list[float]] = {}
+    for row in json.loads((TABLES / "recognition-few-small-few.json").read_text())["rows"]:
+        for tried in row["tries"]:
+            losses.setdefault((row["method"], tried["settings"]["train.lr"]), []).append(tried["score"])
+    best = min(losses, key=lambda key: fmean(losses[key]))
+    recipe = load_recipe("clips")
+    assert best == (f"clips, {recipe.task['head']}", recipe.train.lr)
 
 
 @pytest.fixture

@@ -28,6 +28,13 @@ def test_cosines_of_two_orthogonal_groups_are_one_and_zero() -> None:
     assert found[0, 0] == pytest.approx(found[2, 0])
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_updates_on_a_gpu_have_the_same_cosines() -> None:
+    updates = torch.randn(5, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = decomposed_cosines(updates.cuda(), 2)
+    assert np.abs(found) == pytest.approx(np.abs(decomposed_cosines(updates, 2)), abs=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_orthogonal_groups_of_updates_are_separated(seed: int) -> None:
     """In 500 dimensions, with noise, and with lengths that spread over three orders of magnitude."""

@@ -91,6 +91,9 @@ def reproduce(
     ] = "",
     seeds: Annotated[int | None, typer.Option(min=1, help="So many seeds [the scale's].")] = None,
     set: Settings = None,
+    cells: Annotated[
+        Path | None, typer.Option(help="Text file: finished cells in it are not run, and others are added to it.")
+    ] = None,
     claims: Annotated[
         Path | None, typer.Option(help="Run nothing: print which claims of the papers hold by the tables stored here.")
     ] = None,
@@ -126,6 +129,7 @@ def reproduce(
             rows=rows,
             seeds=seeds,
             set=dict(map(read_setting, set or [])),
+            cells=cells,
         )
     except KeyboardInterrupt:
         say("\nInterrupted. Finished cells are kept: run the same command again to go on.", err=True)

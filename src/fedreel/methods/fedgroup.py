@@ -56,7 +56,7 @@ def flat(weights: Weights) -> Tensor:
 def decomposed_cosines(updates: Tensor, m: int) -> np.ndarray:
     """EDC: the cosine of every update (row) with each of the m leading directions of all of them."""
     directions = torch.linalg.svd(updates, full_matrices=False).Vh[: min(m, len(updates))]
-    return cosines(updates, directions).numpy()
+    return cosines(updates, directions).cpu().numpy()
 
 
 def cosines(a: Tensor, b: Tensor) -> Tensor:

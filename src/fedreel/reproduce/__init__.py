@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from fedreel.config import Recipe, load_recipe, stated
-from fedreel.errors import Diverged, RecipeError, RunError, nearest
+from fedreel.config import load_recipe
+from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.files import write_atomic
 from fedreel.machine.processes import cores, in_processes
 from fedreel.report import write_table
-from fedreel.reproduce.choose import UNCHOSEN, Choice, Try, check_unset, in_words, knows, note
+from fedreel.reproduce.cells import Cell, cell_names, metrics_of, why_diverged
+from fedreel.reproduce.choose import UNCHOSEN, Choice, Try, check_unset, in_words, knows, narrowed, note
 from fedreel.reproduce.claims import in_words as in_one_line
 from fedreel.reproduce.claims import judged
+from fedreel.reproduce.kept import Kept, open_kept
 from fedreel.reproduce.spec import Choose, Metrics, Row, Scale, Table
 from fedreel.systems import System, systems
-
-DERIVED = "derived.json"  # what was read off a finished cell, by function: several tables may share the cell
-DIVERGED = "diverged.json"  # of a cell that came to nothing: why
 
 
 def reproduce(
@@ -41,12 +39,14 @@ def reproduce(
     rows: str = "",
     seeds: int | None = None,
     set: Mapping[str, Any] | None = None,
+    cells: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Run every cell (row x seed) of the tables that is not finished yet, `jobs` at a time; a cell that several tables
     show is run once. Where rows have settings to choose, all that are to be tried are run first. After each cell,
     TABLE.json and TABLE.html of the tables that show it are written; returns what is in them, by table. `rows` takes
     only rows with this text (`A & B`: both, `A | B`: one) in their name or setting; `seeds` so many seeds instead of
-    the scale's; `set` goes over the settings of all rows."""
+    the scale's; `set` goes over the settings of all rows. `cells` is a text file: finished cells that it has are not
+    run, and those that get finished are put into it."""
     found = [_sweep(system, table, scale, data, seeds, set or {}, out) for table in dict.fromkeys(tables)]
     wanted = [replace(s, rows=tuple(row for row in s.rows if row.has(rows)), only=rows) for s in found]
     sweeps = [replace(s, size=for_data(s.size, s.spec, data)) for s in wanted if s.rows]
@@ -55,18 +55,20 @@ def reproduce(
         raise RecipeError(f"no row of '{system} {' '.join(tables)}' has '{rows}' in it", hint=nearest(rows, named))
     for sweep in sweeps:
         check_unset(sweep.rows, sweep.size)
+    kept = open_kept(cells, data) if cells else None
     out.mkdir(parents=True, exist_ok=True)
-    sweeps = _chosen(sweeps, device, jobs)
-    cells: dict[Path, Cell] = {}
+    sweeps = _chosen(sweeps, device, jobs, kept)
+    asked: dict[Path, Cell] = {}
     shown: dict[Path, list[_Sweep]] = {}
     for sweep in sweeps:
         for cell in sweep.cells():
-            also = cells[cell.folder].derive if cell.folder in cells else ()
-            cells[cell.folder] = replace(cell, derive=tuple(dict.fromkeys((*also, *cell.derive))))
+            also = asked.get(cell.folder, cell)
+            derive = tuple(dict.fromkeys((*also.derive, *cell.derive)))
+            asked[cell.folder] = replace(cell, derive=derive, whole=also.whole or cell.whole)
             shown.setdefault(cell.folder, []).append(sweep)
     contents: dict[str, dict[str, Any]] = {}
-    for number, cell in enumerate(_each([*cells.values()], device, jobs), 1):
-        print(f"[{number}/{len(cells)}] {cell.name}, seed {cell.seed}: done", file=sys.stderr, flush=True)
+    for number, cell in enumerate(_each([*asked.values()], device, jobs, kept), 1):
+        print(f"[{number}/{len(asked)}] {cell.name}, seed {cell.seed}: done", file=sys.stderr, flush=True)
         for sweep in shown[cell.folder]:
             content = contents[sweep.table] = sweep.collect()
             write_atomic(out / f"{sweep.table}.json", json.dumps(content, indent=1) + "\n")
@@ -89,50 +91,18 @@ def find_table(system: str, table: str) -> Table:
     return tables[table]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """What is run once: a row with a seed, and what is read off it."""
-
-    name: str
-    seed: int
-    recipe: str
-    settings: Mapping[str, Any]
-    folder: Path
-    compute: Callable[[Recipe], Metrics] | None
-    derive: tuple[Callable[[Path], Metrics], ...]
-
-    def run(self, device: str, quiet: bool) -> None:
-        """Run it to its end; training that diverges is an end, too."""
-        if _diverged(self.folder):
-            return
-        try:
-            self._run(device, quiet)
-        except Diverged as error:
-            write_atomic(self.folder / DIVERGED, json.dumps({"reason": error.problem}) + "\n")
-
-    def _run(self, device: str, quiet: bool) -> None:
-        from fedreel.api import run
-        from fedreel.runs.reading import read_summary
-
-        if self.compute is not None:
-            _compute(self.compute, load_recipe(self.recipe, {**self.settings, "seed": self.seed}), self.folder)
-            return
-        if not read_summary(self.folder).get("complete"):
-            started = (self.folder / "recipe.toml").exists()
-            run(self.recipe, self.folder, set=self.settings, seed=self.seed, device=device, resume=started, quiet=quiet)
-        derived = _derived(self.folder)
-        for function in self.derive:
-            if function.__name__ not in derived:
-                derived[function.__name__] = function(self.folder)
-                write_atomic(self.folder / DERIVED, json.dumps(derived) + "\n")
-
-
-def _each(cells: Sequence[Cell], device: str, jobs: int) -> Iterator[Cell]:
+def _each(cells: Sequence[Cell], device: str, jobs: int, kept: Kept | None) -> Iterator[Cell]:
     """Cells as they get done; several at once in processes of their own."""
+    if kept:
+        kept.use(cells)
     jobs = max(1, jobs)
     share = partial(_share_cores, max(1, cores() // jobs))
-    for number, _ in in_processes(partial(Cell.run, device=device, quiet=jobs > 1), cells, jobs, share):
-        yield cells[number]
+    try:
+        for number, _ in in_processes(partial(Cell.run, device=device, quiet=jobs > 1), cells, jobs, share):
+            yield cells[number]
+    finally:
+        if kept:
+            kept.add(cells)
 
 
 def _share_cores(threads: int) -> None:
@@ -141,11 +111,11 @@ def _share_cores(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _chosen(sweeps: Sequence[_Sweep], device: str, jobs: int) -> list[_Sweep]:
+def _chosen(sweeps: Sequence[_Sweep], device: str, jobs: int, kept: Kept | None) -> list[_Sweep]:
     """The sweeps, their rows with the best settings of their grids."""
     tries = [cell for sweep in sweeps for row in sweep.rows for cell in sweep.tries(row)]
     cells = [*{cell.folder: cell for cell in tries}.values()]
-    for number, cell in enumerate(_each(cells, device, jobs), 1):
+    for number, cell in enumerate(_each(cells, device, jobs, kept), 1):
         print(f"[{number}/{len(cells)}] {cell.name}: tried", file=sys.stderr, flush=True)
     return [sweep.choose() for sweep in sweeps]
 
@@ -171,10 +141,11 @@ class _Sweep:
         if rule is None:
             return []
         cells = []
-        for chosen in row.tries:
+        for chosen in narrowed(row, size):
             settings = {**_settings(self.spec, size, row, 0), **rule.settings_of(row), **chosen}
-            folder, name = _cell_folder(self.out, size, row, settings, 0), f"{row.name}, {in_words(chosen)}"
-            cells.append(Cell(name, 0, size.recipe, settings, folder, row.compute, rule.derive))
+            folder, key = self._names(row, settings, 0)
+            name = f"{row.name}, {in_words(chosen)}"
+            cells.append(Cell(name, 0, size.recipe, settings, folder, key, row.compute, rule.derive))
         return cells
 
     def choose(self) -> _Sweep:
@@ -185,7 +156,7 @@ class _Sweep:
         choices, rows = {}, []
         for row in self.rows:
             scores = [_score(cell, rule) for cell in self.tries(row)]
-            tries = tuple(Try(settings, score) for settings, score in zip(row.tries, scores))
+            tries = tuple(Try(settings, score) for settings, score in zip(narrowed(row, self.size), scores))
             if tries:
                 choices[row.label] = choice = Choice(tries, rule.higher)
                 row = replace(row, settings={**row.settings, **choice.best})
@@ -193,18 +164,31 @@ class _Sweep:
         return replace(self, rows=tuple(rows), choices=choices)
 
     def cell(self, row: Row, seed: int) -> Cell:
-        settings, size = _settings(self.spec, self.size, row, seed), self.size
-        folder = _cell_folder(self.out, size, row, settings, seed)
-        return Cell(row.name, seed, size.recipe, settings, folder, row.compute, self.spec.derive)
+        return self._cells[id(row), seed]
 
     def cells(self) -> list[Cell]:
-        return [self.cell(row, seed) for row in self.rows for seed in self.size.seeds]
+        return [*self._cells.values()]
+
+    @cached_property
+    def _cells(self) -> dict[tuple[int, int], Cell]:
+        """Made once: every setting of every cell is checked on the way, and tables are written after each cell."""
+        return {(id(row), seed): self._cell(row, seed) for row in self.rows for seed in self.size.seeds}
+
+    def _cell(self, row: Row, seed: int) -> Cell:
+        settings, spec, recipe = _settings(self.spec, self.size, row, seed), self.spec, self.size.recipe
+        folder, key = self._names(row, settings, seed)
+        whole = not spec.from_kept and (spec.relate is not None or spec.remark is not None)
+        return Cell(row.name, seed, recipe, settings, folder, key, row.compute, spec.derive, whole)
+
+    def _names(self, row: Row, settings: Mapping[str, Any], seed: int) -> tuple[Path, str]:
+        folder, key = cell_names(self.size.recipe, settings, row.name, seed, self.data)
+        return self.out / "cells" / folder, key
 
     def collect(self) -> dict[str, Any]:
         """The table so far."""
         spec, size = self.spec, self.size
         found = {
-            id(row): [_metrics(self.cell(row, seed).folder, spec.derive) for seed in size.seeds] for row in self.rows
+            id(row): [metrics_of(self.cell(row, seed).folder, spec.derive) for seed in size.seeds] for row in self.rows
         }
         if spec.relate is not None:
             for i, seed in enumerate(size.seeds):
@@ -216,7 +200,7 @@ class _Sweep:
         rows, lost = [], []
         for row in self.rows:
             cells = [cell for cell in found[id(row)] if cell]
-            why = {seed: _diverged(self.cell(row, seed).folder) for seed in size.seeds}
+            why = {seed: why_diverged(self.cell(row, seed).folder) for seed in size.seeds}
             lost += [
                 f"{row.label}, seed {seed}: diverged, not in the mean ({text})" for seed, text in why.items() if text
             ]
@@ -242,7 +226,7 @@ class _Sweep:
         if self.spec.remark is None:
             return ()
         folders = [(row, [self.cell(row, seed).folder for seed in self.size.seeds]) for row in self.rows]
-        return self.spec.remark([(row, [f for f in own if _metrics(f)]) for row, own in folders])
+        return self.spec.remark([(row, [f for f in own if metrics_of(f)]) for row, own in folders])
 
     def _choosing(self) -> list[str]:
         if self.choices and self.size.choose:
@@ -318,23 +302,11 @@ def _names(wanted: Sequence[str], cells: Sequence[Metrics]) -> list[str]:
     return [name for w in wanted for name in ([k for k in known if fnmatch(k, w)] if "*" in w else [w])]
 
 
-def _metrics(folder: Path, derive: Sequence[Callable[[Path], Metrics]] = ()) -> Metrics:
-    """What a finished cell says, and what these functions read off it; nothing of one that is not finished."""
-    try:
-        found: Metrics = json.loads((folder / "summary.json").read_text())["metrics"]
-    except (OSError, ValueError):
-        return {}
-    derived = _derived(folder)
-    for function in derive:
-        found |= derived.get(function.__name__, {})
-    return found
-
-
 def _score(cell: Cell, rule: Choose) -> float | None:
     """How well a try did; None if it diverged."""
-    if _diverged(cell.folder):
+    if why_diverged(cell.folder):
         return None
-    found = _metrics(cell.folder, rule.derive)
+    found = metrics_of(cell.folder, rule.derive)
     if rule.metric not in found:
         raise RunError(
             f"settings are chosen by {rule.metric}, which a finished try does not have",
@@ -342,36 +314,3 @@ def _score(cell: Cell, rule: Choose) -> float | None:
             expected=f"one of {', '.join(found)}",
         )
     return found[rule.metric]
-
-
-def _diverged(folder: Path) -> str:
-    """Why a cell came to nothing; empty for all others."""
-    try:
-        return str(json.loads((folder / DIVERGED).read_text())["reason"])
-    except (OSError, ValueError):
-        return ""
-
-
-def _derived(folder: Path) -> dict[str, Metrics]:
-    try:
-        found: dict[str, Metrics] = json.loads((folder / DERIVED).read_text())
-    except (OSError, ValueError):
-        return {}
-    return found
-
-
-def _compute(function: Callable[[Recipe], Metrics], recipe: Recipe, folder: Path) -> None:
-    """A cell that needs no run; its summary holds the metrics only."""
-    if (folder / "summary.json").exists():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / "summary.json", json.dumps({"metrics": function(recipe), "complete": True}) + "\n")
-
-
-def _cell_folder(out: Path, size: Scale, row: Row, settings: Mapping[str, Any], seed: int) -> Path:
-    """Named after what is run, so that a changed row is run anew beside the old, and tables can share cells. A setting
-    at its default plays no part: a new one renames nothing."""
-    what = stated(load_recipe(size.recipe, settings))
-    mark = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
-    slug = "".join(c if c.isalnum() else "-" for c in row.name.lower())
-    return out / "cells" / f"{slug}-{mark}-seed{seed}"

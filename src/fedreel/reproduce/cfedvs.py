@@ -179,7 +179,14 @@ def remark(rows: Sequence[tuple[Row, Sequence[Path]]]) -> list[str]:
 
 
 GIVEN: Mapping[str, Any] = {"task.width": 256, "task.blocks": 2, "task.hidden": 256, "train.lr": 1e-4}
-BRIEF: Mapping[str, Any] = {"task.width": 16, "task.blocks": 1, "task.hidden": 16, "train.epochs": 1, "round.rounds": 1}
+BRIEF: Mapping[str, Any] = {
+    "task.width": 16,
+    "task.blocks": 1,
+    "task.hidden": 16,
+    "train.epochs": 1,
+    "round.rounds": 1,
+    "round.trust": False,  # no table shows how far its models can be believed, and asking takes longer than training
+}
 SCALES = {
     "smoke": Scale("cfedvs", (0,), BRIEF),
     "small": Scale(
@@ -214,9 +221,10 @@ RIVALS = (
 COMMON: Mapping[str, Any] = {
     "factor": 100.0,
     "plain": ("tau", "rho", "tau_gain", "rounds_to_*", "ari", "length_correlation"),
-    "derive": (measures.derive, measures.by_video),
+    "derive": (measures.derive, measures.by_video, measures.curves),
     "relate": measures.relate,
     "remark": remark,
+    "from_kept": True,
     "follow": ("data.seed",),
 }
 

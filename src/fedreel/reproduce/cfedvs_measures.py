@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -15,6 +15,7 @@ from fedreel.config import Recipe, make_recipe
 from fedreel.core.job import make_task
 from fedreel.core.server import GLOBAL
 from fedreel.methods.cluster import adjusted_rand_index
+from fedreel.reproduce.cells import derived_of
 from fedreel.reproduce.spec import Metrics, Row
 from fedreel.runs.reading import read_metrics
 from fedreel.runs.run import load
@@ -49,6 +50,16 @@ def derive(run: Path) -> Metrics:
         if record.get("correlation_with_length") is not None:
             found["length_correlation"] = record["correlation_with_length"]
     return found | _agreement(run)
+
+
+def curves(run: Path) -> Metrics:
+    """`METRIC at ROUND` of every test, for the metrics that rounds are counted in."""
+    return {
+        f"{metric} at {test['round']}": test["metrics"][metric]
+        for test in read_metrics(run, "test")
+        for metric in TARGETS.values()
+        if metric in test["metrics"]
+    }
 
 
 def by_video(run: Path) -> Metrics:
@@ -151,13 +162,15 @@ def _rounds(row: Row, run: Path, cells: Sequence[tuple[Row, Path]]) -> Metrics:
     if row.compute is not None or None in ends.values():
         return {}
     low, high = (_summary(folder) for folder in ends.values() if folder)
-    tests = list(read_metrics(run, "test"))
+    tests = [(*name.partition(" at ")[::2], value) for name, value in _derived(run, curves).items()]
+    if not tests:  # finished a moment ago, and not read off yet
+        return {}
     found: Metrics = {}
     for name, metric in TARGETS.items():
         if high.get(metric, 0.0) > low.get(metric, 1.0):
             target = low[metric] + SHARE * (high[metric] - low[metric])
-            reached = (t["round"] for t in tests if t["metrics"].get(metric, 0.0) >= target)
-            found[name] = float(next(reached, tests[-1]["round"] + 1))
+            reached = [int(at) for m, at, value in tests if m == metric and value >= target]
+            found[name] = float(min(reached, default=max(int(at) for _, at, _ in tests) + 1))
     return found
 
 
@@ -165,7 +178,7 @@ def _gains(row: Row, run: Path, cells: Sequence[tuple[Row, Path]]) -> Metrics:
     reference = _beside(REFERENCE, row, cells)
     if reference is None or row.compute is not None or row.name == REFERENCE:
         return {}
-    ours, theirs = _videos(run), _videos(reference)
+    ours, theirs = _derived(run, by_video), _derived(reference, by_video)
     found: Metrics = {}
     for metric in ("f1", "tau"):
         pairs = [ours[v] - theirs[v] for v in ours if v in theirs and v.startswith(f"{metric}/")]
@@ -174,13 +187,13 @@ def _gains(row: Row, run: Path, cells: Sequence[tuple[Row, Path]]) -> Metrics:
 
 
 def _pooled(ours: Mapping[str, Path], theirs: Mapping[str, Path]) -> tuple[float, float, int] | None:
-    by_video: dict[str, list[float]] = {}
+    pairs: dict[str, list[float]] = {}
     for seed in {*ours} & {*theirs}:
-        a, b = _videos(ours[seed]), _videos(theirs[seed])
+        a, b = _derived(ours[seed], by_video), _derived(theirs[seed], by_video)
         for video in a:
             if video in b and video.startswith("tau/"):
-                by_video.setdefault(video, []).append(a[video] - b[video])
-    means = [fmean(found) for found in by_video.values()]
+                pairs.setdefault(video, []).append(a[video] - b[video])
+    means = [fmean(found) for found in pairs.values()]
     return (fmean(means), stdev(means) / sqrt(len(means)), len(means)) if len(means) > 1 else None
 
 
@@ -189,12 +202,8 @@ def _beside(name: str, row: Row, cells: Sequence[tuple[Row, Path]]) -> Path | No
     return next((folder for other, folder in cells if (other.name, other.setting) == (name, row.setting)), None)
 
 
-def _videos(run: Path) -> Metrics:
-    try:
-        found: Metrics = json.loads((run / "derived.json").read_text()).get(by_video.__name__, {})
-    except (OSError, ValueError):
-        return {}
-    return found
+def _derived(run: Path, function: Callable[[Path], Metrics]) -> Metrics:
+    return derived_of(run).get(function.__name__, {})
 
 
 def _summary(run: Path) -> Metrics:

@@ -44,8 +44,8 @@ class Choice:
 
 
 def check_unset(rows: Sequence[Row], size: Scale) -> None:
-    """Raise if a user wants settings changed that make a row what it is, that are chosen here, or that keep the
-    choosing apart."""
+    """Raise if a user wants settings changed that make a row what it is, that keep the choosing apart, or that are
+    chosen here among others: one of the values of a grid narrows it."""
     for row in rows:
         for key, wanted in size.over.items():
             for own, value in _leaves(row.settings).items():
@@ -60,7 +60,7 @@ def check_unset(rows: Sequence[Row], size: Scale) -> None:
         return
     for row in rows:
         for key in row.grid:
-            if key in size.over:
+            if size.over.get(key, row.grid[key][0]) not in row.grid[key]:
                 raise RecipeError(
                     f"{key} is chosen for the row '{row.name}': --set must not undo what makes the row",
                     where=f"--set {key}",
@@ -73,6 +73,11 @@ def check_unset(rows: Sequence[Row], size: Scale) -> None:
                 f"settings are chosen under another {key} than the table is run with, so it cannot be changed",
                 where=f"--set {key}",
             )
+
+
+def narrowed(row: Row, size: Scale) -> list[dict[str, Any]]:
+    """The row's tries that have what a user wants of them."""
+    return [tried for tried in row.tries if all(size.over.get(key, value) == value for key, value in tried.items())]
 
 
 def check_methods(rows: Sequence[Row], size: Scale) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from functools import cache
 from statistics import fmean, stdev
 from typing import Any, Literal
 
@@ -64,12 +66,14 @@ def seeds_to_tell(values: Sequence[float]) -> int | None:
     """How many seeds would tell a difference of this mean and spread from none; None if too many, or unknown."""
     if len(values) < 2 or fmean(values) == 0:
         return None
-    for n in range(max(ENOUGH, len(values)), MOST + 1):
-        if t_quantile(n - 1) * stdev(values) / math.sqrt(n) < abs(fmean(values)):
-            return n
-    return None
+    mean, sd = abs(fmean(values)), stdev(values)
+    counts = range(max(ENOUGH, len(values)), MOST + 1)
+    # the interval gets narrower with every seed, so that the first that tells is found by halves
+    first = bisect_left(counts, True, key=lambda n: t_quantile(n - 1) * sd / math.sqrt(n) < mean)
+    return counts[first] if first < len(counts) else None
 
 
+@cache
 def t_quantile(freedom: int) -> float:
     """What 97.5 % of Student's t lie below: its integral by Simpson's rule after x = sqrt(f) tan(u), bisected."""
     scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)

@@ -117,6 +117,7 @@ class Table:
     # for the finished runs of one seed, more metrics for each
     remark: Callable[[Sequence[tuple[Row, Sequence[Path]]]], Sequence[str]] | None = None
     # notes on the rows, each with its finished runs of all seeds
+    from_kept: bool = False  # whether both read nothing of a run but its summary and what `derive` read off it
 
     def rows_for(self, data: Path | None) -> tuple[Row, ...]:
         """The rows that make sense for the playground (None), or for given data."""

@@ -1,0 +1,122 @@
+"""Finished cells as lines of one small text file, so that a sweep goes on from what was run elsewhere or long ago."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedreel.errors import DataError
+from fedreel.machine.files import write_atomic
+from fedreel.machine.records import Records
+from fedreel.reproduce.cells import DERIVED, DIVERGED, Cell, derived_of, why_diverged
+from fedreel.runs.reading import read_summary
+
+Line = dict[str, Any]  # of a cell: its key as `cell`, then `metrics` and `derived`, or why it `diverged`
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The file: a line that says which data the cells were run on, then a line a cell, by key."""
+
+    path: Path
+    of: Line
+    known: dict[str, Line]
+
+    def use(self, cells: Sequence[Cell]) -> None:
+        """Give cells that were not begun here what is known of them. Such a folder holds no run: one that lacks what is
+        asked for now is cleared and run."""
+        again = 0
+        for cell in cells:
+            line = self.known.get(cell.key, {})
+            enough = bool(line) and not cell.whole and ("diverged" in line or cell.derived_by(line["derived"]))
+            again += bool(line) and cell.whole and not cell.finished()
+            if _without_run(cell.folder) and (cell.whole or not cell.finished()):
+                shutil.rmtree(cell.folder)
+            if enough and not cell.folder.exists():
+                _lay_out(cell.folder, line)
+        if again:
+            print(
+                f"{again} cells in {self.path} are run all the same: a table reads more of them than is kept",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def add(self, cells: Sequence[Cell]) -> None:
+        """Write the file anew, with those of the cells that are finished."""
+        for cell in cells:
+            if cell.finished():
+                self.known[cell.key] = _line(cell, self.known.get(cell.key, {}))
+        lines = [self.of, *(self.known[key] for key in sorted(self.known))]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def open_kept(path: Path, data: Path | None) -> Kept:
+    """The file's cells, none if it is new; they must be of the same data."""
+    of = {"data": data.name if data else "playground", "digest": _digest(data) if data else ""}
+    if not path.exists():
+        return Kept(path, of, {})
+    records = Records(path)
+    first, *lines = [*records] or [{}]
+    if records.bad or records.torn:
+        where = f"{path}, line {records.bad[0] if records.bad else records.number}"
+        raise DataError("a line of this file is not JSON", where=where, hint="take the line out: its cell is run again")
+    if first != of:
+        raise DataError(
+            "the cells in this file are of other data",
+            where=str(path),
+            expected=json.dumps(of),
+            found=json.dumps(first),
+            hint="name another file with --cells; it is made if it is not there",
+        )
+    for line in lines:
+        if not isinstance(line.get("cell"), str) or not ("diverged" in line or {"metrics", "derived"} <= line.keys()):
+            raise DataError(
+                "a line of this file is not a finished cell",
+                where=str(path),
+                expected='{"cell": ..., "metrics": {...}, "derived": {...}} or {"cell": ..., "diverged": ...}',
+                found=json.dumps(line)[:80],
+            )
+    return Kept(path, of, {line["cell"]: line for line in lines})
+
+
+def _line(cell: Cell, before: Line) -> Line:
+    reason = why_diverged(cell.folder)
+    if reason:
+        return {"cell": cell.key, "diverged": reason}
+    return {
+        "cell": cell.key,
+        "metrics": read_summary(cell.folder)["metrics"],
+        "derived": {**before.get("derived", {}), **derived_of(cell.folder)},
+    }
+
+
+def _lay_out(folder: Path, line: Line) -> None:
+    folder.mkdir(parents=True)
+    if "diverged" in line:
+        write_atomic(folder / DIVERGED, json.dumps({"reason": line["diverged"]}) + "\n", sync=False)
+        return
+    write_atomic(folder / DERIVED, json.dumps(line["derived"]) + "\n", sync=False)
+    summary = {"metrics": line["metrics"], "complete": True, "kept": True}
+    write_atomic(folder / "summary.json", json.dumps(summary) + "\n", sync=False)
+
+
+def _without_run(folder: Path) -> bool:
+    return bool(read_summary(folder).get("kept"))
+
+
+def _digest(data: Path) -> str:
+    """Of a file, or of all files in a folder and their names."""
+    found = hashlib.sha256()
+    for path in sorted(p for p in data.rglob("*") if p.is_file()) if data.is_dir() else [data]:
+        found.update(f"{path.relative_to(data) if path != data else ''}\n{path.stat().st_size}\n".encode())
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                found.update(block)
+    return found.hexdigest()[:16]
