@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import fedreel
 from fedreel.cli import app
 from fedreel.cli.catalogue import catalogue
-from fedreel.config import load_recipe, read_toml, recipe_names
+from fedreel.config import Recipe, load_recipe, read_toml, recipe_names
 from fedreel.core.exchange import KINDS
 from fedreel.core.job import make_method, make_task
 from fedreel.core.method import Method
@@ -112,11 +112,23 @@ def check_recipe(name: str, settings: list[str], engine: str | None) -> None:
     """Its settings exist, and so do those of its task, method, engine and partition."""
     if name.endswith(".toml"):
         return
-    recipe = load_recipe(name, settings)
+    check_settings(load_recipe(name, settings), engine)
+
+
+def check_settings(recipe: Recipe, engine: str | None = None) -> None:
     make_task(recipe)
     make_method(recipe)
     make_partitioner(recipe.data.partition)
     ENGINES.lookup(engine or recipe.engine["name"])
+
+
+@pytest.mark.parametrize("block", [block for block in blocks("toml") if block.text.startswith("system = ")], ids=str)
+def test_recipes_on_pages_can_be_run(block: Block, tmp_path: Path) -> None:
+    """Whole ones, which begin with their system; but not of tasks that only their page has."""
+    path = tmp_path / "job.toml"
+    path.write_text(block.text, encoding="utf-8")
+    if read_toml(path)["task"]["name"] in TASKS:
+        check_settings(load_recipe(path))
 
 
 def test_a_wrong_command_would_be_noticed() -> None:
