@@ -215,6 +215,19 @@ def test_methods_says_what_a_method_sees_needs_and_sends(name: str) -> None:
     assert rows[name] == [method.sees, needs or "any", ", ".join(besides) or "nothing"]
 
 
+def test_every_feature_of_ours_names_what_shows_it() -> None:
+    """A page, a test or a benchmark; that links lead somewhere is tested above."""
+    ours = [row[-1] for row in table("Features", "why.md")]
+    shown = [cell for cell in ours if cell.startswith(("yes", "partly"))]
+    assert len(shown) + sum(cell.startswith("no") for cell in ours) == len(ours)
+    assert [cell for cell in shown if not LINK.search(cell)] == []
+    for heading in ("What users of federated frameworks ask", "What users of video models ask"):
+        for asked, where, here, seen in table(heading, "why.md"):
+            assert "https://github.com/" in where, asked
+            assert here.startswith(("**yes", "**partly", "**no")), asked
+            assert LINK.search(seen), asked
+
+
 def test_entry_points_give_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pyproject lines on the pages, put where an installed package has them, make the classes known by name."""
     save_named(tmp_path)
