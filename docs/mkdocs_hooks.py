@@ -85,6 +85,7 @@ def on_files(files: Files, config: Any) -> Files:
     add = partial(File.generated, config)
     for origin, page in OUTSIDE.items():
         files.append(add(page, content=(ROOT / origin).read_text(encoding="utf-8")))
+    files.append(add("assets/icon.svg", content=(ROOT / "src/fedreel/ui/static/icon.svg").read_text(encoding="utf-8")))
     for name, (title, lead, *names) in REFERENCE.items():
         files.append(add(f"reference/{name}.md", content=reference(title, lead, names)))
     todo = [file for file in files if file.src_uri.endswith(".md")]

@@ -101,6 +101,14 @@ def test_a_player_gets_the_piece_that_it_asks_for(owner: TestClient) -> None:
     assert owner.get(address, headers={"range": "bytes=200-"}).status_code == 416
 
 
+def test_the_icon_that_browsers_ask_for_is_there(owner: TestClient) -> None:
+    """Also where a page, as a report, names none."""
+    assert 'rel="icon" href="/static/icon.svg"' in owner.get("/").text
+    for path in ("/favicon.ico", "/static/icon.svg"):
+        answer = owner.get(path)
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "image/svg+xml"), path
+
+
 def test_what_is_no_video_or_picture_can_only_be_kept(owner: TestClient) -> None:
     answer = owner.get("/files/data1/page.html")
     assert answer.headers["content-type"] == "application/octet-stream"

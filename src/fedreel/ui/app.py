@@ -47,7 +47,11 @@ def make_app(
             workshop.close()
 
     app = Starlette(
-        routes=[*(route for part in PARTS for route in part.routes()), Route("/static/{name}", static)],
+        routes=[
+            *(route for part in PARTS for route in part.routes()),
+            Route("/static/{name}", static),
+            Route("/favicon.ico", static),
+        ],
         middleware=[Middleware(Guard, names=tuple(names), port=port, tls=tls, token=token, csrf=csrf)],
         exception_handlers={FedreelError: _told},
         lifespan=lifespan,
