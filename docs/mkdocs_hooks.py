@@ -3,6 +3,7 @@ it, code that pages link to is shown by it, and the reference is made from docst
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from functools import partial
@@ -85,6 +86,9 @@ def on_files(files: Files, config: Any) -> Files:
     add = partial(File.generated, config)
     for origin, page in OUTSIDE.items():
         files.append(add(page, content=(ROOT / origin).read_text(encoding="utf-8")))
+    for path in notebooks():
+        shown = notebook_text(json.loads(path.read_text(encoding="utf-8")))
+        files.append(add(f"notebooks/{path.stem}.md", content=shown))
     files.append(add("assets/icon.svg", content=(ROOT / "src/fedreel/ui/static/icon.svg").read_text(encoding="utf-8")))
     for name, (title, lead, *names) in REFERENCE.items():
         files.append(add(f"reference/{name}.md", content=reference(title, lead, names)))
@@ -94,8 +98,8 @@ def on_files(files: Files, config: Any) -> Files:
         for origin in sorted(linked(page.content_string, origin_of(page.src_uri))):
             place = place_of(origin)
             if place.startswith("source/") and files.get_file_from_path(place) is None:
-                files.append(shown := add(place, **show(origin)))
-                todo += [shown] if place.endswith(".md") else []
+                files.append(made := add(place, **show(origin)))
+                todo += [made] if place.endswith(".md") else []
     return files
 
 
@@ -120,6 +124,26 @@ def slug(text: str, separator: str) -> str:
 def reference(title: str, lead: str, names: list[str]) -> str:
     """A page that mkdocstrings fills in."""
     return "\n\n".join([f"# {title}", lead, *(f"::: {name}" for name in names)]) + "\n"
+
+
+def notebooks() -> list[Path]:
+    return sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+def notebook_text(notebook: dict[str, Any]) -> str:
+    """A notebook as a page: its texts, its code, and below that what came out."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(f"```python\n{source}\n```" if cell["cell_type"] == "code" else source)
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "image/png" in data:
+                parts.append(f"![What the cell shows](data:image/png;base64,{data['image/png']})")
+            else:
+                text = "".join(output.get("text", data.get("text/plain", []))).rstrip()
+                parts.append(f"```text\n{text}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def linked(markdown: str, origin: str) -> set[str]:

@@ -16,10 +16,12 @@ import yaml
 
 import fedreel
 from fedreel.systems import resolve
+from support.warm import run_python
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 PROMISING = sorted(DOCS.glob("add-a*.md"))
 
 
@@ -48,7 +50,26 @@ def leaves(entry: Any) -> Iterator[str]:
 def test_every_page_is_in_the_navigation_once() -> None:
     pages = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
     made = [*HOOKS.OUTSIDE.values(), *(f"reference/{name}.md" for name in HOOKS.REFERENCE)]
+    made += [f"notebooks/{path.stem}.md" for path in NOTEBOOKS]
     assert Counter(leaves(SITE["nav"])) == Counter([*pages, *made])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_says_what_it_says(path: Path, tmp_path: Path) -> None:
+    done = run_python(DOCS / "notebooks" / "execute.py", path, "--check", cwd=tmp_path)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def test_a_notebook_is_a_page_with_what_came_out() -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "text"]},
+        {"cell_type": "code", "source": ["1 + 1"], "outputs": [{"output_type": "stream", "text": ["2\n"]}]},
+        {"cell_type": "code", "source": ["p"], "outputs": [{"data": {"image/png": "QUJD", "text/plain": ["p"]}}]},
+    ]
+    picture = "![What the cell shows](data:image/png;base64,QUJD)"
+    expected = ["# Title\ntext", "```python\n1 + 1\n```", "```text\n2\n```", "```python\np\n```", picture]
+    assert HOOKS.notebook_text({"cells": cells}) == "\n\n".join(expected) + "\n"
 
 
 def test_the_site_asks_the_net_for_nothing() -> None:
