@@ -54,6 +54,17 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert Counter(leaves(SITE["nav"])) == Counter([*pages, *made])
 
 
+def test_pictures_are_small_used_and_made_by_the_script() -> None:
+    pictures = sorted((DOCS / "pictures").iterdir())
+    assert sum(path.stat().st_size for path in pictures) < 1_500_000
+    texts = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *DOCS.rglob("*.md")))
+    script = (DOCS / "screenshots.py").read_text(encoding="utf-8")
+    for path in pictures:
+        assert f"pictures/{path.name})" in texts, path
+        named = path.stem.replace("report-dark", "report-").replace("report-light", "report-")
+        assert named in script, path
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_says_what_it_says(path: Path, tmp_path: Path) -> None:
