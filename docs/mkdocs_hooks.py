@@ -165,7 +165,7 @@ def place_of(origin: str) -> str:
     if origin in OUTSIDE:
         return OUTSIDE[origin]
     if origin.startswith("docs/"):
-        return origin.removeprefix("docs/")
+        return re.sub(r"\.ipynb$", ".md", origin.removeprefix("docs/"))
     if (ROOT / origin).is_dir():
         return f"source/{origin}/index.md"
     return f"source/{origin}.md" if Path(origin).suffix in CODE else f"source/{origin}"

@@ -30,7 +30,7 @@ RUNS = {  # what is trained to be shown: name -> recipe and settings
     "recognition/fedavg": ("recognition", "round.rounds=14"),
     "recognition/fedbn": ("recognition", "round.rounds=14", "method.name=fedbn"),
     "summaries": ("cfedvs", "round.rounds=12", "train.epochs=1", "train.lr=1e-3"),
-    "moments": ("fedvmr", "round.rounds=32", "data.size=demo", "round.evaluate_every=2"),
+    "moments": ("fedvmr", "round.rounds=80", "data.size=demo", "round.evaluate_every=4"),
 }
 SITES = {"owner-01": "north", "owner-02": "south", "owner-03": "east"}
 JOB = """system = "recognition"
@@ -41,7 +41,7 @@ data = {role = "clips", labels = LABELS}
 round = {rounds = 3}
 train = {batch_size = 8}
 """
-WIDE, PHONE, HEIGHT = 1280, 390, 860
+WIDE, PHONE, HEIGHT, TALL = 1280, 390, 860, 1150
 QUALITY = 72
 FILM = (800, 540)  # size of the moving picture
 FRAME = 120  # milliseconds of it
@@ -71,19 +71,35 @@ def prepare(work: Path) -> None:
     playground.make(world, seed=0, size="small", parts=["actions", "summary", "moments"])
     films = work / "films"
     films.mkdir(exist_ok=True)
-    for part in ("summary", "moments"):
-        for number, path in enumerate(sorted((world / part).rglob("*.mp4"))[:60:12], 1):
-            shutil.copy(path, films / f"{part}-{number}.mp4")
+    for number, path in enumerate(sorted((world / "summary").rglob("*.mp4"))[:54:9], 1):
+        shutil.copy(path, films / f"holiday-{number}.mp4")
+    for name, row in tested(world).items():
+        shutil.copy(world / "moments" / row["owner"] / f"{name}.mp4", films)
     for row in csv.DictReader(io.StringIO((world / "actions" / "index.csv").read_text())):
         folder = work / "clips" / row["owner"] / row["label"]
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(world / "actions" / row["path"], folder)
+    shutil.rmtree(work / "runs" / "live", ignore_errors=True)  # it is watched anew
     for name, (recipe, *settings) in RUNS.items():
         out = work / "runs" / name
         if not (out / "summary.json").exists():
             words = [word for setting in settings for word in ("--set", setting)]
             resume = ["--resume"] if (out / "recipe.toml").exists() else []
             fedreel("run", recipe, *words, "--out", out, *resume, "--quiet")
+
+
+def tested(world: Path) -> dict[str, dict[str, str]]:
+    """The first film of each owner that is for testing, by its name."""
+    rows = list(csv.DictReader(io.StringIO((world / "moments" / "videos.csv").read_text())))
+    owners = dict.fromkeys(row["owner"] for row in rows)
+    firsts = [next(row for row in rows if row["owner"] == owner and row["split"] == "test") for owner in owners]
+    return {row["id"]: row for row in firsts}
+
+
+def asked(world: Path, film: str) -> str:
+    """The first sentence of a film."""
+    lines = (world / "moments" / "annotations.txt").read_text().splitlines()
+    return next(line.partition("##")[2].rstrip(".") for line in lines if line.startswith(f"{film} "))
 
 
 @contextmanager
@@ -99,9 +115,9 @@ def sites(work: Path) -> Iterator[Path]:
             fedreel("site", "init", work / name, *place, "--ca", folder / "ca.crt")
             fedreel("server", "enroll", work / name / "site.pub", "--server", folder)
     with ExitStack() as stack:
-        stack.enter_context(running("server", "start", folder))
-        for name in SITES.values():
-            stack.enter_context(running("site", "start", "--site", work / name))
+        first_line(stack.enter_context(running("server", "start", folder)))
+        for process in [stack.enter_context(running("site", "start", "--site", work / n)) for n in SITES.values()]:
+            first_line(process)  # it is connected
         labels = sorted(path.name for path in (work / "clips" / "owner-01").iterdir())
         (work / "job.toml").write_text(JOB.replace("LABELS", str(labels).replace("'", '"')))
         out = work / "runs" / "three-hospitals"
@@ -116,8 +132,7 @@ def ui(work: Path, server: Path) -> Iterator[tuple[str, str]]:
     """The address of `fedreel ui` over all that, and the link that opens it."""
     places = ("--runs", work / "runs", "--data", work / "films", "--data", work / "clips", "--server", server)
     with running("ui", *places, "--port", 0) as process:
-        assert process.stdout is not None
-        found = re.search(r"http\S+", process.stdout.readline())
+        found = re.search(r"http\S+", first_line(process))
         assert found is not None
         yield found[0].split("/?")[0], found[0]
 
@@ -139,7 +154,7 @@ class Studio:
         self.live()
         self.runs()
         self.data()
-        self.tries()
+        self.tries(work / "world")
         self.go("/sites")
         self.page.wait("document.querySelectorAll('.badge.good').length >= 4")
         self.take("sites")
@@ -151,17 +166,17 @@ class Studio:
         self.go("/new?recipe=recognition")
         self.take("new-run")
         self.shoot(8)
-        for name, text in (("round.rounds", "60"), ("name", "live")):
+        for name, text in (("round.rounds", "14"), ("name", "live")):
             self.page.js(f"document.querySelector('[name=\"{name}\"]').closest('details')?.setAttribute('open', '')")
             self.page.js(f"document.querySelector('[name=\"{name}\"]').select()")
             self.page.type(text)
         self.page.click("button", "Start")
         self.page.wait("location.pathname === '/'")
         self.page.click("a[href='/run?name=live']", "live")
-        self.page.wait("document.querySelectorAll('#curves path.thick').length", 120)
-        for _ in range(30):
-            self.shoot(2)
-            time.sleep(1.0)
+        self.page.wait("document.querySelectorAll('#curves path.thick').length", 300)
+        for number in range(3, 11):
+            self.page.wait(f"document.body.textContent.includes('Round {number} of 14')", 300)
+            self.shoot(6)
         self.take("live")
         self.go("/")
         self.page.wait("document.body.textContent.includes('running')")
@@ -185,28 +200,36 @@ class Studio:
         self.page.js("document.querySelector('#drawn').scrollIntoView()")
         self.take("division")
 
-    def tries(self) -> None:
+    def tries(self, world: Path) -> None:
         """What models make of generated films; the film ends with it."""
-        self.go("/try?source=data1/summary-1.mp4&model=run:summaries")
+        self.go("/try?source=data1/holiday-1.mp4&model=run:summaries")
+        self.page.wait("document.querySelector('video').readyState >= 2")
         self.take("try")
         self.page.click("button", "Summarize")
         self.answered("document.querySelector('video')?.readyState >= 2")
-        self.page.click(".moments button")
-        time.sleep(1.0)
-        self.take("summary")
-        self.shoot(10)
-        self.go("/try?source=data1/moments-2.mp4&model=run:moments")
-        self.fill("find.sentence", "a circle moves to the left")
+        self.page.size(WIDE, TALL)
+        self.play("summary")
+        film = next(iter(tested(world)))
+        self.go(f"/try?source=data1/{film}.mp4&model=run:moments")
+        self.fill("find.sentence", asked(world, film))
         self.page.press("Enter")
         self.answered("document.querySelector('video')?.readyState >= 2")
-        self.page.click(".moments button")
-        time.sleep(1.0)
-        self.take("moment")
-        self.shoot(10)
+        self.play("moment")
         self.go("/try?source=data2/owner-01/bursts/" + self.first_clip() + "&model=run:recognition/fedavg")
+        self.page.js("document.querySelector('[name=\"search.folder\"]').value = 'data2'")
         self.page.click("button", "Search")
-        self.answered("document.querySelectorAll('.moments img').length >= 8")
-        self.take("search")
+        self.answered("document.querySelector('video')?.readyState >= 2")
+        self.play("search")
+        self.page.size(WIDE, HEIGHT)
+
+    def play(self, name: str) -> None:
+        """What was found, playing."""
+        self.page.click(".moments button")
+        self.page.js("scrollTo(0, 0)")
+        for _ in range(5):
+            time.sleep(0.3)
+            self.shoot(2)
+        self.take(name)
 
     def reports(self, work: Path) -> None:
         address = (work / "runs" / "recognition" / "fedavg" / "report.html").as_uri()
@@ -253,7 +276,8 @@ class Studio:
 
     def shoot(self, frames: int) -> None:
         """So many frames of the film are what is to be seen now."""
-        self.film += [self.seen().resize(FILM, Image.Resampling.LANCZOS)] * frames
+        seen = self.seen().crop((0, 0, WIDE, HEIGHT))
+        self.film += [seen.resize(FILM, Image.Resampling.LANCZOS)] * frames
 
     def save_film(self) -> None:
         first, *rest = self.film
@@ -274,6 +298,12 @@ def running(*words: object) -> Iterator[subprocess.Popen[str]]:
             process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    """What a command says when it is ready."""
+    assert process.stdout is not None
+    return process.stdout.readline()
 
 
 def fedreel(*words: object) -> None:
