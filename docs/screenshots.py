@@ -41,7 +41,7 @@ data = {role = "clips", labels = LABELS}
 round = {rounds = 3}
 train = {batch_size = 8}
 """
-WIDE, PHONE, HEIGHT, TALL = 1280, 390, 860, 1150
+WIDE, PHONE, HEIGHT, TALL = 1280, 390, 860, 1340
 QUALITY = 72
 FILM = (800, 540)  # size of the moving picture
 FRAME = 120  # milliseconds of it
@@ -174,9 +174,11 @@ class Studio:
         self.page.wait("location.pathname === '/'")
         self.page.click("a[href='/run?name=live']", "live")
         self.page.wait("document.querySelectorAll('#curves path.thick').length", 300)
+        self.page.js("document.querySelector('#now').scrollIntoView()")
         for number in range(3, 11):
             self.page.wait(f"document.body.textContent.includes('Round {number} of 14')", 300)
             self.shoot(6)
+        self.page.js("scrollTo(0, 0)")
         self.take("live")
         self.go("/")
         self.page.wait("document.body.textContent.includes('running')")

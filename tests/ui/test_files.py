@@ -101,6 +101,12 @@ def test_a_player_gets_the_piece_that_it_asks_for(owner: TestClient) -> None:
     assert owner.get(address, headers={"range": "bytes=200-"}).status_code == 416
 
 
+def test_a_video_that_is_gone_is_not_played(owner: TestClient) -> None:
+    text = owner.get("/try?source=data1/gone.mp4").text
+    assert "gone.mp4" not in text
+    assert '<option value="">(none)</option>' in text
+
+
 def test_an_address_that_is_none_is_told_on_a_page_with_the_menu(owner: TestClient) -> None:
     answer = owner.get("/nowhere<b>")
     assert answer.status_code == 404
