@@ -41,7 +41,7 @@ data = {role = "clips", labels = LABELS}
 round = {rounds = 3}
 train = {batch_size = 8}
 """
-WIDE, PHONE, HEIGHT, TALL = 1280, 390, 860, 1340
+WIDE, PHONE, HEIGHT, TALL = 1280, 390, 860, 1060
 QUALITY = 72
 FILM = (800, 540)  # size of the moving picture
 FRAME = 120  # milliseconds of it
