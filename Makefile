@@ -8,11 +8,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
+DOCS := $(VENV)/.docs
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-
 TOOLS := $(VENV)-tools
 
-.PHONY: setup demo lint test test-fast test-durations fuzz wheel locks sbom clean all-tests fast-tests
+.PHONY: setup demo docs lint test test-fast test-durations fuzz wheel locks sbom clean all-tests fast-tests
 setup: $(DEV)
 
 # What runs jobs: enough for the demo.
@@ -26,6 +26,11 @@ $(RUNTIME): pyproject.toml constraints.txt
 $(DEV): $(RUNTIME)
 	$(PIP) -e '.[dev,flower]'
 	touch $(DEV)
+
+# What makes the documentation's site.
+$(DOCS): $(RUNTIME)
+	$(PIP) -e '.[docs]'
+	touch $(DOCS)
 
 demo: $(RUNTIME)
 	$(BIN)/fedreel demo
@@ -57,6 +62,10 @@ test-durations: $(DEV)
 fuzz: $(DEV)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/run.py --inputs $(N) --seed $(SEED) --jobs $(WORKERS)
 
+# The documentation as a site that works offline: site/index.html. A link that leads nowhere is an error.
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 # The wheel and the source distribution, in dist/.
 wheel: $(DEV)
 	$(BIN)/python -m build --outdir dist .
@@ -74,4 +83,4 @@ sbom: $(DEV)
 	$(TOOLS)/bin/pip-licenses --python=$(BIN)/python --format=markdown --with-urls --output-file=dist/licences.md
 
 clean:
-	rm -rf $(TOOLS) $(VENV) .pytest_cache .ruff_cache .mypy_cache build dist src/fedreel.egg-info
+	rm -rf $(TOOLS) $(VENV) .pytest_cache .ruff_cache .mypy_cache build dist site src/fedreel.egg-info

@@ -27,7 +27,7 @@ def main() -> None:
 
 def extras() -> list[str]:
     """Those that people install to use fedreel; tools for its development are pinned by constraints.txt alone."""
-    return [name for name in project()["optional-dependencies"] if name != "dev"]
+    return [name for name in project()["optional-dependencies"] if name not in ("dev", "docs")]
 
 
 def project() -> dict[str, dict[str, list[str]]]:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import fedreel
 from fedreel.cli import app
 from fedreel.cli.catalogue import catalogue
-from fedreel.config import load_recipe, read_toml, recipe_names
+from fedreel.config import Recipe, load_recipe, read_toml, recipe_names
 from fedreel.core.exchange import KINDS
 from fedreel.core.job import make_method, make_task
 from fedreel.core.method import Method
@@ -112,11 +112,23 @@ def check_recipe(name: str, settings: list[str], engine: str | None) -> None:
     """Its settings exist, and so do those of its task, method, engine and partition."""
     if name.endswith(".toml"):
         return
-    recipe = load_recipe(name, settings)
+    check_settings(load_recipe(name, settings), engine)
+
+
+def check_settings(recipe: Recipe, engine: str | None = None) -> None:
     make_task(recipe)
     make_method(recipe)
     make_partitioner(recipe.data.partition)
     ENGINES.lookup(engine or recipe.engine["name"])
+
+
+@pytest.mark.parametrize("block", [block for block in blocks("toml") if block.text.startswith("system = ")], ids=str)
+def test_recipes_on_pages_can_be_run(block: Block, tmp_path: Path) -> None:
+    """Whole ones, which begin with their system; but not of tasks that only their page has."""
+    path = tmp_path / "job.toml"
+    path.write_text(block.text, encoding="utf-8")
+    if read_toml(path)["task"]["name"] in TASKS:
+        check_settings(load_recipe(path))
 
 
 def test_a_wrong_command_would_be_noticed() -> None:
@@ -201,6 +213,19 @@ def test_methods_says_what_a_method_sees_needs_and_sends(name: str) -> None:
     besides = [text for text in sent if text not in ("`samples` (count)", "`loss` (loss)")]
     needs = " and ".join(ability.says for ability in method.needs)
     assert rows[name] == [method.sees, needs or "any", ", ".join(besides) or "nothing"]
+
+
+def test_every_feature_of_ours_names_what_shows_it() -> None:
+    """A page, a test or a benchmark; that links lead somewhere is tested above."""
+    ours = [row[-1] for row in table("Features", "why.md")]
+    shown = [cell for cell in ours if cell.startswith(("yes", "partly"))]
+    assert len(shown) + sum(cell.startswith("no") for cell in ours) == len(ours)
+    assert [cell for cell in shown if not LINK.search(cell)] == []
+    for heading in ("What users of federated frameworks ask", "What users of video models ask"):
+        for asked, where, here, seen in table(heading, "why.md"):
+            assert "https://github.com/" in where, asked
+            assert here.startswith(("**yes", "**partly", "**no")), asked
+            assert LINK.search(seen), asked
 
 
 def test_entry_points_give_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ pytest.importorskip("starlette", reason="the extra ui is not installed")
 pytest.importorskip("websockets", reason="websockets is not installed")
 
 from support.browser import Page, browser, find_browser
+from support.contrast import weak_texts
 from support.tiny import SETTINGS, cli, sets
 
 pytestmark = [
@@ -182,6 +183,12 @@ def test_every_page_fits_wide_and_narrow_screens_without_errors(page: Page, serv
     visit_all(page, [server.base + path for path in paths])
 
 
+def test_a_report_can_be_read_in_every_light_and_on_a_phone(page: Page, server: Server) -> None:
+    visit_all(page, [(server.runs / "base" / "report.html").as_uri()])
+    page.js("document.querySelector('h1').style.color = '#999'")
+    assert [text for text, _, _ in weak_texts(page)] == ["recognition"]  # it does look
+
+
 def visit_all(page: Page, addresses: list[str]) -> None:
     for address in addresses:
         page.go(address)
@@ -190,6 +197,9 @@ def visit_all(page: Page, addresses: list[str]) -> None:
             assert page.js("document.documentElement.scrollWidth - innerWidth") <= 0, (width, address)
             assert page.js("document.querySelectorAll('img[src=x]').length") == 0
             assert page.errors == [], (width, address)
+        for scheme in ("dark", "light"):
+            page.scheme(scheme)
+            assert weak_texts(page) == [], (scheme, address)
 
 
 def test_data_are_looked_over_and_divided(page: Page, server: Server) -> None:

@@ -101,6 +101,28 @@ def test_a_player_gets_the_piece_that_it_asks_for(owner: TestClient) -> None:
     assert owner.get(address, headers={"range": "bytes=200-"}).status_code == 416
 
 
+def test_a_video_that_is_gone_is_not_played(owner: TestClient) -> None:
+    text = owner.get("/try?source=data1/gone.mp4").text
+    assert "gone.mp4" not in text
+    assert '<option value="">(none)</option>' in text
+
+
+def test_an_address_that_is_none_is_told_on_a_page_with_the_menu(owner: TestClient) -> None:
+    answer = owner.get("/nowhere<b>")
+    assert answer.status_code == 404
+    assert "there is no such page" in answer.text
+    assert 'href="/new"' in answer.text
+    assert "<b>" not in answer.text
+
+
+def test_the_icon_that_browsers_ask_for_is_there(owner: TestClient) -> None:
+    """Also where a page, as a report, names none."""
+    assert 'rel="icon" href="/static/icon.svg"' in owner.get("/").text
+    for path in ("/favicon.ico", "/static/icon.svg"):
+        answer = owner.get(path)
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "image/svg+xml"), path
+
+
 def test_what_is_no_video_or_picture_can_only_be_kept(owner: TestClient) -> None:
     answer = owner.get("/files/data1/page.html")
     assert answer.headers["content-type"] == "application/octet-stream"

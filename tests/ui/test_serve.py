@@ -32,6 +32,14 @@ def test_a_port_that_is_taken_is_told_before_any_link(tmp_path: Path) -> None:
     assert "--port 0" in said.err
 
 
+def test_runs_cannot_be_kept_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "film.mp4").touch()
+    said = cli("ui", "--runs", tmp_path / "film.mp4", "--port", 0)
+    assert said.code == 2
+    assert "no runs can be kept here" in said.err
+    assert "film.mp4" in said.err
+
+
 def test_the_printed_link_opens_the_pages_over_tls(tmp_path: Path) -> None:
     keys.make_ca(tmp_path, "CA of a test")
     keys.make_server_certificate(tmp_path, ["127.0.0.1"])

@@ -36,7 +36,7 @@ class Line:
 class Chart:
     """What a line chart shows: thick lines, thin ones behind them, a band over all clients if many.
 
-    With `dots` short lines mark their points: for lines that were measured in different rounds.
+    With `dots` short lines mark their points: for lines that were measured in different rounds. `said` stands below.
     """
 
     title: str
@@ -45,6 +45,7 @@ class Chart:
     clients: int = 0
     band: tuple[list[int], list[float], list[float]] | None = None
     dots: bool = False
+    said: str = ""
 
 
 def line_chart(chart: Chart, *, wide: bool = False) -> Html:
@@ -274,7 +275,7 @@ def _describe(chart: Chart) -> str:
 
 
 def _left_out(chart: Chart) -> list[str]:
-    notes = []
+    notes = [chart.said] if chart.said else []
     holes = sum(y is None for line in chart.lines for y in line.y)
     if holes:
         notes.append(f"{holes} value(s) were not finite and are left out.")

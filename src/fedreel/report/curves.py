@@ -9,6 +9,7 @@ import numpy as np
 from fedreel.report.charts import THIN_LINES, Chart, Line, bar_chart, line_chart
 from fedreel.report.markup import Html, el, finite, natural
 from fedreel.report.read import Record, Run
+from fedreel.report.verdict import falling, tested
 
 MOST_CHARTS = 24
 COSTS = {"round", "seconds", "bytes_up", "bytes_down", "bytes_testing", "ordered", "answered"}
@@ -69,18 +70,17 @@ def _charts(run: Run) -> list[Chart]:
         if name.endswith(PER_CLIENT) and name.removesuffix(PER_CLIENT) in names:
             continue  # drawn with the metric it belongs to
         lines = []
-        tested = [r for r in rounds if name in run.test[r]["metrics"]]
-        if tested:
-            lines.append(Line("test", tested, [finite(run.test[r]["metrics"][name]) for r in tested]))
+        measured, values = tested(run, name)
+        if measured:
+            lines.append(Line("test", measured, values))
         if name in training:
             lines.append(training[name])
-        mean = [r for r in tested if name + PER_CLIENT in run.test[r]["metrics"]]
-        if mean:
-            values = [finite(run.test[r]["metrics"][name + PER_CLIENT]) for r in mean]
-            lines.append(Line("test, mean over clients", mean, values))
+        by_client = tested(run, name + PER_CLIENT)
+        if measured and by_client[0]:
+            lines.append(Line("test, mean over clients", *by_client))
         thin, band, clients = _by_client(run, rounds, name)
         if lines or thin:
-            charts.append(Chart(name, lines, thin, clients, band))
+            charts.append(Chart(name, lines, thin, clients, band, said=falling(name, measured, values)))
     return charts
 
 

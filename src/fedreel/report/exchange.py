@@ -59,7 +59,7 @@ def refusals(run: Run) -> Html:
             for r in run.refused[:MOST_REFUSALS]
         ],
         caption="Every refusal",
-        class_="sortable",
+        class_="sortable wordy",
     )
     hidden = len(run.refused) - MOST_REFUSALS
     more = el("p", f"The first {MOST_REFUSALS} are listed; {hidden} more are in metrics.jsonl.", class_="hint")
@@ -100,6 +100,7 @@ def departures(run: Run) -> Html:
         ["purpose", "departures", "clients", "bytes", "kinds", "numbers", "tensor layouts"],
         rows,
         caption="What left the clients, by purpose",
+        class_="wordy",
     )
     used = sorted({*ledger.layouts, *ledger.by_layout}, key=lambda name: -_layout_bytes(ledger, name))
     hidden = len(used) - MOST_LAYOUTS

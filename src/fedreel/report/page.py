@@ -15,6 +15,7 @@ from fedreel.report.phases import steps
 from fedreel.report.read import Run, read_run
 from fedreel.report.shell import document, save, section
 from fedreel.report.trust import trust
+from fedreel.report.verdict import verdicts
 
 MOST_ROWS, MOST_RECIPE = 200, 100_000
 
@@ -50,6 +51,7 @@ def draw(run: Run) -> str:
     body = el(
         "main",
         problems(run),
+        verdicts(run),
         tiles(run),
         [section(anchor, title, content, lead=lead) for anchor, title, content, lead in shown],
     )

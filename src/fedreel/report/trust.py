@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedreel.report.charts import share_chart
-from fedreel.report.markup import Html, count, el, finite, number, score, table
+from fedreel.report.markup import Html, count, el, finite, number, quantity, score, table
 from fedreel.report.read import Run
 
 MOST = 100  # clients in the table
@@ -90,16 +90,18 @@ def _units(run: Run) -> Html | None:
 
 
 def _row(kind: str, name: str, part: Mapping[str, Any]) -> list[object]:
-    numbers = {key: finite(part.get(key)) for key in ("samples", "score", "chance", "temperature")}
     error, alarms = finite(part.get("ece")), finite(part.get("false_alarms"))
     return [
         f"{kind} {name}",
-        number(numbers["samples"]),
-        *(score(numbers[key]) if numbers[key] is not None else "not known" for key in ("score", "chance")),
-        number(numbers["temperature"]) if numbers["temperature"] is not None else "not known",
-        f"{100 * error:.1f} %" if error is not None else "not known",
-        f"{100 * alarms:.1f} %" if alarms is not None else "not known",
+        _known(finite(part.get("samples")), number),
+        *(_known(finite(part.get(key)), score) for key in ("score", "chance")),
+        _known(finite(part.get("temperature")), number),
+        *(_known(value, lambda share: f"{100 * (share or 0.0):.1f} %") for value in (error, alarms)),
     ]
+
+
+def _known(value: float | None, said: Callable[[float | None], str]) -> Html:
+    return quantity(value, "not known" if value is None else said(value))
 
 
 def _part(value: Any) -> dict[str, Any]:

@@ -47,9 +47,13 @@ def make_app(
             workshop.close()
 
     app = Starlette(
-        routes=[*(route for part in PARTS for route in part.routes()), Route("/static/{name}", static)],
+        routes=[
+            *(route for part in PARTS for route in part.routes()),
+            Route("/static/{name}", static),
+            Route("/favicon.ico", static),
+        ],
         middleware=[Middleware(Guard, names=tuple(names), port=port, tls=tls, token=token, csrf=csrf)],
-        exception_handlers={FedreelError: _told},
+        exception_handlers={FedreelError: _told, 404: _nowhere},
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
@@ -57,6 +61,10 @@ def make_app(
     app.state.board, app.state.watched, app.state.workshop = Board(places.runs), {}, workshop
     app.state.most_upload, app.state.asked = most_upload, sites_page.Asked()
     return app
+
+
+async def _nowhere(request: Request, error: Exception) -> Response:
+    return error_page(FedreelError("there is no such page", where=request.url.path), 404)
 
 
 async def _told(request: Request, error: Exception) -> Response:

@@ -18,7 +18,9 @@ STATIC = {  # what browsers may load: name -> package, type
     "page.js": ("fedreel.report", "text/javascript"),
     "ui.css": ("fedreel.ui", "text/css"),
     "ui.js": ("fedreel.ui", "text/javascript"),
+    "icon.svg": ("fedreel.ui", "image/svg+xml"),
 }
+ICON = "icon.svg"
 
 
 def page(
@@ -32,7 +34,7 @@ def page(
         el("meta", name="viewport", content="width=device-width, initial-scale=1"),
         el("meta", name="color-scheme", content="light dark"),
         el("title", f"{title}: fedreel"),
-        el("link", rel="icon", href="data:,"),
+        el("link", rel="icon", href=f"/static/{ICON}"),
         [el("link", rel="stylesheet", href=f"/static/{name}") for name in ("page.css", "ui.css")],
         [el("script", src=f"/static/{name}", defer=True) for name in ("page.js", "ui.js")],
     )
@@ -71,7 +73,7 @@ def told(error: FedreelError) -> Html:
 
 
 async def static(request: Request) -> Response:
-    name = request.path_params["name"]
+    name = request.path_params.get("name", ICON)  # browsers ask for /favicon.ico where a page, as a report, names none
     if name not in STATIC:
         return Response("not found", 404)
     package, kind = STATIC[name]

@@ -36,7 +36,11 @@ def serve(
         raise FedreelError(
             "the pages need packages that are not installed", found=str(error), hint="pip install 'fedreel[ui]'"
         ) from error
-    places.own.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        places.own.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        hint = "name a folder that can be written, or leave --runs out"
+        raise RunError("no runs can be kept here", where=str(places.runs), found=str(error), hint=hint) from error
     lock = hold_lock(places.own)
     if lock is None:
         raise RunError("another `fedreel ui` is working in this folder", where=str(places.runs))

@@ -142,7 +142,8 @@ def _ask(request: Request, given: Mapping[str, str]) -> str:
 def _page(request: Request, given: Mapping[str, str], error: FedreelError | None = None) -> Response:
     places: Places = request.app.state.places
     sources = {root: videos_of(places, root) for root in places.roots() if root != "results"}
-    source = given.get("source", "")
+    listed = {f"{root}/{name}" for root, names in sources.items() for name in names}
+    source = given.get("source", "") if given.get("source") in listed else ""  # it may be gone
     csrf = request.app.state.csrf
     drop = el(
         "div",
