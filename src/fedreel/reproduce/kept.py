@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedreel.errors import DataError
+from fedreel.errors import DataError, plain
 from fedreel.machine.files import write_atomic
 from fedreel.machine.records import Records
 from fedreel.reproduce.cells import DERIVED, DIVERGED, Cell, derived_of, why_diverged
@@ -41,11 +41,8 @@ class Kept:
             if enough and not cell.folder.exists():
                 _lay_out(cell.folder, line)
         if again:
-            print(
-                f"{again} cells in {self.path} are run all the same: a table reads more of them than is kept",
-                file=sys.stderr,
-                flush=True,
-            )
+            said = f"{again} cells in {self.path} are run all the same: a table reads more of them than is kept"
+            print(plain(said), file=sys.stderr, flush=True)
 
     def add(self, cells: Sequence[Cell]) -> None:
         """Write the file anew, with those of the cells that are finished."""
