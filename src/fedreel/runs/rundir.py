@@ -198,8 +198,9 @@ def room_to_write(path: Path) -> Iterator[None]:
     """Whatever finds the disk full in this block says so to the user."""
     try:
         yield
-    except (OSError, SafetensorError) as error:
-        if not is_full(error):
+    except (OSError, SafetensorError, RunError) as error:
+        cause = error.__cause__ if isinstance(error, RunError) else error  # the ledger has words of its own
+        if not isinstance(cause, OSError | SafetensorError) or not is_full(cause):
             raise
         raise RunError(
             "the disk is full",
