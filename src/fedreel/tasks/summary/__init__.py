@@ -15,7 +15,7 @@ SYSTEM = System(
         metric="tau",
         measures="agreement with the scores that people gave (Kendall's tau)",
         rounds=12,
-        seconds=55,
+        seconds=40,
         settings={"train.epochs": 1, "train.lr": 1e-3},
     ),
     tables="fedreel.reproduce.cfedvs",
