@@ -23,7 +23,7 @@ SYSTEM = System(
         metric="top1",
         measures="share of test pictures named correctly",
         rounds=8,
-        seconds=90,
+        seconds=80,
         settings={"round.evaluate_every": 2, "train.epochs": 1},
     ),
     tables="fedreel.reproduce.fedlid",

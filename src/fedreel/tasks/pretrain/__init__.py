@@ -15,7 +15,7 @@ SYSTEM = System(
         metric="accuracy",
         measures="share of test clips whose playing speed is told correctly, one of seven",
         rounds=10,
-        seconds=85,
+        seconds=95,
         settings={"round.evaluate_every": 2},
     ),
     tables="fedreel.reproduce.fedvssl",

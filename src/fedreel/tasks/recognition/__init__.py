@@ -29,7 +29,7 @@ SYSTEM = System(
         metric="top1",
         measures="share of test clips named correctly",
         rounds=6,
-        seconds=45,
+        seconds=65,
     ),
     tables="fedreel.reproduce.recognition",
     playground={"actions": "fedreel.playground.actions"},

@@ -23,7 +23,7 @@ SYSTEM = System(
         metric="top1",
         measures="share of test recordings named correctly",
         rounds=12,
-        seconds=75,
+        seconds=82,
         settings={"round.evaluate_every": 2},
     ),
     tables="fedreel.reproduce.fsar",
