@@ -1,0 +1,108 @@
+"""The sections of a recipe that are the same for every task, method and engine, and the ranges of their numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from fedreel.errors import RecipeError
+from fedreel.fields import AtServer, BelowData, Text, Word
+
+Division = Annotated[dict[str, Any], Text("word", divides=True)]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """[train]: what a client does with its data."""
+
+    epochs: int = 1
+    batch_size: int = 16
+    shuffle: bool = True
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = 0.05
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0  # 0 = no clipping
+    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast on a GPU
+    cuda_graph: bool = True  # on a GPU, record the training step and replay it
+    keep_optimizer: bool = False  # keep the optimizer's state between rounds where it is: at the client, or the server
+    schedule: Literal["constant", "cosine", "step"] = "constant"  # by rounds
+    milestones: tuple[int, ...] = ()
+    decay: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "train", epochs=(1, math.inf), batch_size=(1, math.inf), lr=(0, math.inf))
+        check_ranges(self, "train", momentum=(0, 1), weight_decay=(0, math.inf), clip_norm=(0, math.inf))
+
+
+@dataclass(frozen=True)
+class RoundConfig:
+    """[round]: how often, with whom, and what a round does about clients that fail."""
+
+    rounds: int = 10
+    fraction: float = 1.0  # share of the clients sampled each round
+    clients: int = 0  # or their number; 0 = use the fraction
+    evaluate_every: int = 1
+    min_answers: float = 0.5  # share of the ordered clients that must answer
+    repeat: int = 2  # how often those who failed are asked again if too few answered
+    time_limit: float = 0.0  # seconds for one client's answer; 0 = no limit
+    aggregation: Literal["mean", "median", "trimmed-mean", "krum"] = "mean"  # how the clients' models become one
+    trim: float = 0.2  # trimmed-mean: share cut off at each end
+    byzantine: int = 1  # krum: how many bad clients to withstand
+    max_change: float = 100.0  # admission: ||update - sent|| <= max_change * (1 + ||sent||)
+    max_count: float = 1e9  # admission: no client has more samples, frames or steps than this
+    max_weight: float = 10.0  # at real sites: no model counts for more than so many times the middle one; 0: it may
+    keep_models: int = 0  # how many global models to keep, evenly over the rounds: round-0010, round-0020, ...
+    mean_over: Literal["all", "trained"] = "all"  # whose tests are in the means; trained: those who have trained yet
+    trust: bool = True  # after the last round, ask how far the model is to be trusted; not where nothing is tested
+    divergence: bool = False  # note how far each client's model is from the global one: its backbone, its head
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "round", rounds=(1, math.inf), fraction=(0, 1), clients=(0, math.inf), min_answers=(0, 1))
+        check_ranges(self, "round", trim=(0, 0.499), byzantine=(0, math.inf))
+        check_ranges(self, "round", max_change=(0, math.inf), max_count=(1, 1e15))
+        if self.max_weight != 0:
+            check_ranges(self, "round", max_weight=(1, math.inf))
+        check_ranges(
+            self, "round", **dict.fromkeys(("evaluate_every", "repeat", "time_limit", "keep_models"), (0, math.inf))
+        )
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """[data]: whose data, and how it is divided. `partition` names a partitioner and its settings."""
+
+    source: AtServer = "playground"  # or a folder
+    public: AtServer = ""  # the server's own data, for methods that use some: a source; empty: another playground
+    role: Word = "videos"  # at real sites: which of its folders a site uses (its site.toml maps roles to folders)
+    owner: AtServer = ""  # the owner of samples that name none
+    labels: tuple[Word, ...] = ()  # class names in order; empty: those found, sorted
+    lists: BelowData = ""  # lists of the videos to use, a file or folder below the source or not; empty: those in it
+    fold: int = 1  # the number of the lists to use where several exclude each other: trainlist01, trainlist02, ...
+    size: Word = "small"  # of the playground
+    seed: int = 0  # of the playground and the division; kept apart from the run's seed
+    partition: Division = field(default_factory=lambda: {"name": "by-owner"})
+    test_share: float = 0.25  # where the data do not say what is for testing
+    quality: int = 0  # videos are kept as raw frames (0), or as JPEG pictures of this quality, up to 100: much smaller
+    memory: float = 0.0  # GB of clients' data kept in the device's memory; 0: a quarter of it. Clips beyond it stream
+    validate: bool = False  # test on a part of the training data, to choose settings by: the test part is left alone
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "data", seed=(0, 2**63 - 1), test_share=(0, 0.99))
+        check_ranges(self, "data", quality=(0, 100), memory=(0, math.inf), fold=(1, math.inf))
+
+
+def check_ranges(config: object, section: str, **ranges: tuple[float, float]) -> None:
+    """Raise unless every named number of a section, or each of several, lies in its range, ends included (so that nan
+    does not)."""
+    for name, (low, high) in ranges.items():
+        value = getattr(config, name)
+        if not all(low <= number <= high for number in (value if isinstance(value, tuple) else (value,))):
+            raise RecipeError(
+                f"{name} is out of range",
+                where=f"[{section}] {name}",
+                expected=f"{low} or more" if high == math.inf else f"{low} to {high}",
+                found=str(value),
+            )
