@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-
 from fedreel.config import RoundConfig
 from fedreel.core.admission import Admission, agreeing
 from fedreel.core.aggregate import Aggregator, Average, CappedMean, make_aggregator
 from fedreel.core.declared import declared
+from fedreel.core.disclosure import Disclosure
 from fedreel.core.engine import Engine
 from fedreel.core.method import Method
 from fedreel.core.round_stats import RoundStats
@@ -49,10 +48,12 @@ class Federation(Server):
         progress: ServerState | None = None,
         public: Callable[[], Examples | None] = lambda: None,
         training: MakeTraining | None = None,
+        disclosure: Disclosure | None = None,
     ) -> None:
         started = progress or ServerState(models={GLOBAL: engine.blueprint.start.clone()})
         super().__init__(engine.blueprint, started, seed, watchers, public, training)
         self._engine, self._method, self.config = engine, method, config
+        self._disclosure = disclosure or Disclosure(seed)
         made, sites = engine.blueprint, getattr(engine, "at_sites", False)
         self._declare = lambda order: declared(method, made.task, order)
         self._admission = Admission(made.travelling, config.max_change, self._declare, config.max_count)
@@ -67,7 +68,7 @@ class Federation(Server):
     def rounds(self) -> Iterator[int]:
         """Round numbers from 1. What the loop body leaves in weights, models and memory is tested and checkpointed
         when it comes round; a run that was killed goes on with the first round that is not in a checkpoint."""
-        while self.progress.round < self.config.rounds:
+        while self.progress.round < self.config.rounds and self._disclosure.may_begin(self.round + 1):
             self.progress.round += 1
             self._step = 0
             self._round_stats = RoundStats()
@@ -81,15 +82,12 @@ class Federation(Server):
         return every > 0 and (self.round == self.config.rounds or self.round % every == 0)
 
     def sample(self, among: Sequence[str] | None = None, fraction: float | None = None) -> list[str]:
-        """This round's clients, drawn without replacement; the same for every method with the same seed."""
+        """This round's clients; the same for every method with the same seed."""
         pool = list(self.clients if among is None else among)
         share = self.config.fraction if fraction is None else fraction
         wanted = self.config.clients if self.config.clients and among is None and fraction is None else 0
         n = min(len(pool), wanted or max(1, round(share * len(pool))))
-        if n == len(pool):
-            return pool
-        chosen = np.random.default_rng([self.seed, 0x5A3B1E, self.round]).choice(len(pool), n, replace=False)
-        return [pool[i] for i in sorted(chosen)]
+        return self._disclosure.drawn(pool, n, self.round)
 
     def average(
         self,
@@ -117,12 +115,9 @@ class Federation(Server):
         """Several means of the same updates, one for each way to weigh them."""
         for name in by:
             self._check_weighing(name)
-        sums = [Average(name, self.mean) for name in by]
-        lanes = [_Chain(deque([c]), _named(weights)) for c in clients]
-        for update in self._trained(lanes, args, at_least):
-            for average in sums:
-                average.add(update)
-        return sums
+        models = _named(weights)
+        updates = self._trained([_Chain(deque([c]), models) for c in clients], args, at_least)
+        return self._disclosure.averages(updates, next(iter(models.values())), by, self.mean, self.round)
 
     def mean(self, told: bool = True) -> Aggregator:
         """An empty mean of models, by the rule of the recipe's [round] section. Weights that clients have not `told`,
@@ -190,16 +185,11 @@ class Federation(Server):
         lanes = [_Chain(deque([c]), {GLOBAL: weights if isinstance(weights, Weights) else weights[c]}) for c in who]
         answers = {u.client: u.numbers for u in self._stream(EVALUATE, lanes, {}) if u.numbers.get("n", 0) > 0}
         counted = self._counted(answers)
-        names = sorted({name for client in counted for name in answers[client]} - {"n"})
-        overall: dict[str, float] = {}
-        for name in names:
-            have = [(answers[c][name], answers[c]["n"]) for c in counted if name in answers[c]]
-            overall[name] = sum(v * n for v, n in have) / sum(n for _, n in have)
-            overall[f"{name}_clients"] = sum(v for v, _ in have) / len(have)
+        overall = self._disclosure.test_means(answers, counted, self.round)
         if phase == "test":
             self.progress.metrics = overall
-        members = {"counted": counted} if self.config.mean_over == "trained" else {}
-        self.record(phase, metrics=overall, clients=answers, **members, seconds=time.monotonic() - began)
+        told = self._disclosure.of_test(answers, counted if self.config.mean_over == "trained" else None)
+        self.record(phase, metrics=overall, **told, seconds=time.monotonic() - began)
         return overall
 
     def finish(self) -> RoundStats:
@@ -378,7 +368,9 @@ class Federation(Server):
         if progress.round in {round(i * self.config.rounds / self.config.keep_models) for i in kept}:
             self.models[f"round-{progress.round:04}"] = self.weights.clone()
         seconds = time.monotonic() - stats.began
-        self.record("train", **stats.summary(), seconds=seconds)
+        self.record("train", **self._disclosure.of_training(stats.summary()), seconds=seconds)
+        if spent := self._disclosure.of_round():
+            self.record("privacy", **spent)
         progress.totals["bytes_up"] += stats.bytes_up
         progress.totals["bytes_down"] += stats.bytes_down
         progress.totals["seconds"] += seconds

@@ -1,0 +1,65 @@
+"""What of the clients' answers the method and the log get to know: openly all of it. `core.privacy` tells less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedreel.core.aggregate import Aggregator, Average
+from fedreel.core.update import Update
+from fedreel.core.weights import Weights
+
+Numbers = Mapping[str, Mapping[str, float]]  # by client
+
+
+class Disclosure:
+    """Nothing is held back."""
+
+    tests = True  # whether clients may be tested
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def may_begin(self, round: int) -> bool:
+        """Whether there is anything left to give away in this round."""
+        return True
+
+    def drawn(self, pool: Sequence[str], count: int, round: int) -> list[str]:
+        """So many of the pool without replacement; the same for every method with the same seed."""
+        if count == len(pool):
+            return [*pool]
+        chosen = np.random.default_rng([self.seed, 0x5A3B1E, round]).choice(len(pool), count, replace=False)
+        return [pool[i] for i in sorted(chosen)]
+
+    def averages(
+        self, updates: Iterable[Update], sent: Weights, by: Sequence[str], make: Callable[[], Aggregator], round: int
+    ) -> list[Average]:
+        """Means of the same updates, one for each way to weigh them. `make` gives an empty mean."""
+        sums = [Average(name, make) for name in by]
+        for update in updates:
+            for average in sums:
+                average.add(update)
+        return sums
+
+    def test_means(self, answers: Numbers, counted: Sequence[str], round: int) -> dict[str, float]:
+        """Means over the samples of the clients that count, and over these clients as `NAME_clients`."""
+        overall: dict[str, float] = {}
+        for name in sorted({name for client in counted for name in answers[client]} - {"n"}):
+            have = [(answers[c][name], answers[c]["n"]) for c in counted if name in answers[c]]
+            overall[name] = sum(v * n for v, n in have) / sum(n for _, n in have)
+            overall[f"{name}_clients"] = sum(v for v, _ in have) / len(have)
+        return overall
+
+    def of_training(self, summary: dict[str, Any]) -> dict[str, Any]:
+        """What the log says of a round's training."""
+        return summary
+
+    def of_test(self, answers: Numbers, counted: Sequence[str] | None) -> dict[str, Any]:
+        """What the log says of a test beside its means; `counted` where not all who answered count."""
+        return {"clients": answers, **({} if counted is None else {"counted": counted})}
+
+    def of_round(self) -> dict[str, Any]:
+        """What has been given away so far, if that is counted."""
+        return {}
