@@ -19,6 +19,7 @@ EXTRAS = {  # folders and files -> the extra whose packages they may import besi
     "sites": "sites",
     "ui": "ui",
     "runs/track.py": "track",
+    "privacy/accounting.py": "privacy",
     "models/sentences.py": "text",
     "data/hugging_face.py": "hf",
     "tasks/skeleton/poses/networks.py": "pose",

@@ -19,8 +19,8 @@ ROOT = Path(fedreel.__file__).parent
 
 # From the ground up. A room may import the rooms before it, unless ONLY narrows that down.
 FLOORS = (
-    *("errors", "systems", "registry", "fields", "sections", "config"),  # names, settings, and how to complain about them
-    *("zoo", "machine", "kernels", "metrics"),  # models that come along; files, devices; fast loops; numbers
+    *("errors", "systems", "registry", "fields", "sections", "config"),  # names, settings, complaints
+    *("zoo", "machine", "kernels", "metrics", "privacy"),  # models that come along; files, devices; loops; numbers
     *("core", "report", "runs"),  # the exchange; pages; the run directory
     *("media", "data", "models", "playground"),  # video files; data sets; networks; the generated world
     *("tasks", "methods", "engines"),  # what a client learns; how clients cooperate; where they work
@@ -37,6 +37,7 @@ ONLY = {
     "machine": {"errors"},
     "kernels": {"errors", "machine"},
     "metrics": {"errors", "machine", "kernels"},
+    "privacy": {"errors"},
     "report": {"errors", "machine"},  # it reads a run's files, whoever wrote them
     "runs": {*GROUND, "registry", "core", "zoo"},  # whoever starts a run writes its report
     "media": {*GROUND},

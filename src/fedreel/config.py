@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from fedreel.errors import RecipeError, nearest
 from fedreel.fields import AtServer, Word
 from fedreel.registry import ENGINES, METHODS, TASKS, Registry
-from fedreel.sections import DataConfig, RoundConfig, TrainConfig, check_ranges
+from fedreel.sections import DataConfig, PrivacyConfig, RoundConfig, TrainConfig, check_ranges
 
 T = TypeVar("T")
 MOST_TEXT = 1 << 20  # characters of a TOML file
@@ -36,6 +36,7 @@ class Recipe:
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     round: RoundConfig = field(default_factory=RoundConfig)
+    privacy: PrivacyConfig | None = None  # [privacy]: what may be learned about one client or example; none: anything
     server: TrainConfig | None = None  # [server]: how the server trains, for methods in which it does; none: as clients
 
     def __post_init__(self) -> None:

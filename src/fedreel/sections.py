@@ -94,6 +94,39 @@ class DataConfig:
         check_ranges(self, "data", quality=(0, 100), memory=(0, math.inf), fold=(1, math.inf))
 
 
+@dataclass(frozen=True)
+class PrivacyConfig:
+    """[privacy]: how little can be learned about one unit, a client or an example, from all that a run gives away."""
+
+    unit: Literal["client", "example"] = "client"
+    epsilon: float = 0.0  # the budget of the run; 0: what the noise comes to
+    delta: float = 1e-5
+    noise: float = 0.0  # its standard deviation, in clips; 0: as little as epsilon allows
+    clip: float = 1.0  # L2 norm beyond which a client's change, or the gradient of an example, is scaled down
+    clip_quantile: float = 0.0  # clients: the clip follows this quantile of their changes; 0: it stays
+    sampling: Literal["poisson", "fixed", "known"] = "poisson"  # of clients; known: anybody may know who takes part
+    accountant: Literal["pld", "rdp"] = "pld"
+    tests: Literal["noised", "off", "open"] = "noised"  # clients' test results; open: epsilon is not about them
+    test_noise: float = 10.0  # of a test, in what one unit can change
+    seeded: bool = False  # noise and samples follow the recipe's seed: an experiment that can be repeated, no secret
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "privacy", epsilon=(0, math.inf), delta=(1e-300, 0.5), noise=(0, math.inf))
+        check_ranges(self, "privacy", clip=(1e-12, math.inf), clip_quantile=(0, 0.99), test_noise=(1e-3, math.inf))
+        if not self.epsilon and (not self.noise or self.unit == "example"):
+            raise RecipeError(
+                "there is no budget" + (", and each client makes its noise of it" if self.unit == "example" else ""),
+                where="[privacy] epsilon",
+                expected="a number above 0" + ("" if self.unit == "example" else ", or privacy.noise"),
+            )
+        if self.unit == "example" and (self.noise or self.clip_quantile):
+            raise RecipeError(
+                "each client makes its own noise of the budget, and its clip stays",
+                where="[privacy] noise and clip_quantile",
+                expected='0, with unit = "example"',
+            )
+
+
 def check_ranges(config: object, section: str, **ranges: tuple[float, float]) -> None:
     """Raise unless every named number of a section, or each of several, lies in its range, ends included (so that nan
     does not)."""

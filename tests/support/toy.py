@@ -145,6 +145,21 @@ class Toy(Task, Temporal, Contrastable, Sequences, Blocks):
         return {"top1": top1, "score": top1, "n": float(len(y))}
 
 
+class PlainNet(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(2, width), nn.Tanh())
+        self.head = nn.Linear(width, 2)
+
+
+@dataclass(frozen=True)
+class PlainToy(Toy):
+    """Without batch norm."""
+
+    def model(self) -> nn.Module:
+        return PlainNet(self.width)
+
+
 @dataclass(frozen=True)
 class HeadStays(FedAvg):
     """Only the backbone travels."""

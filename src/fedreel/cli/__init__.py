@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from fedreel.cli import data, models, reports, sites, train, ui, use
+from fedreel.cli import data, models, privacy, reports, sites, train, ui, use
 from fedreel.cli.say import say, say_warnings
 from fedreel.errors import FedreelError
 
@@ -22,7 +22,7 @@ app = typer.Typer(
 # again, as by default, takes a fifth of the time until a command begins its work.
 YOUNG = 20_000
 
-for commands in (train, reports, data, sites, models, ui, use):
+for commands in (train, reports, data, sites, models, privacy, ui, use):
     commands.add_commands(app)
 
 

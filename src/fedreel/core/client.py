@@ -18,20 +18,21 @@ from fedreel.core.batchnorm import by_batch
 from fedreel.core.blueprint import Blueprint
 from fedreel.core.capture import Recorder
 from fedreel.core.declared import TESTED
+from fedreel.core.discretion import Discretion
 from fedreel.core.exchange import Door, Ledger, Policy, check_kinds
 from fedreel.core.method import Method
-from fedreel.core.optim import Optimizer, make_optimizer
+from fedreel.core.optim import Optimizers
 from fedreel.core.residence import Residence
 from fedreel.core.state import PrivateStore, State, TrainedModels
 from fedreel.core.task import EVERYONE, ClientData, Population, Task
 from fedreel.core.terms import Adjust, Term
-from fedreel.core.training import Fitted, Pause, check_finite, fit, learning_rate
+from fedreel.core.training import Fitted, Pause, check_finite, learning_rate
 from fedreel.core.trust import QUESTIONS
 from fedreel.core.update import EVALUATE, TRAIN, Answer, Named, Order, Reply, Update, Value, expect
 from fedreel.core.weights import TensorInfo, Weights, still_bound
-from fedreel.errors import FedreelError, nearest
+from fedreel.errors import FedreelError, PolicyError, nearest
 
-_OPTIMIZER, _MODEL = "optimizer", "model"  # groups of a client's private tensors
+_MODEL = "model"  # a group of a client's private tensors
 T = TypeVar("T")
 
 
@@ -39,7 +40,7 @@ class Client:
     """What a method's client side sees while one order is carried out."""
 
     def __init__(self, worker: Worker, order: Order, data: ClientData, state: State) -> None:
-        self._worker, self._order = worker, order
+        self._worker, self.order = worker, order
         self.name, self.round, self.args = order.client, order.round, order.args
         self.models: Mapping[str, Weights] = order.models
         self.data, self.state, self.task, self.model = data, state, worker.task, worker.model
@@ -115,12 +116,13 @@ class Client:
         and `loss`. Terms are added to the loss, `adjust` changes the gradients; both are functions of a step."""
         worker, config = self._worker, self.config
         worker.door.policy.jobs.check_epochs(config.epochs if epochs is None else epochs)
-        optimizer = worker.optimizer_of(only)
+        optimizer = worker.optimizers.of(only)
         optimizer.reset(learning_rate(config, self.round, worker.rounds))
         if config.keep_optimizer:
-            optimizer.restore(self.state.group(_optimizer_group(optimizer, worker)))
-        deadline = None if self._order.limit is None else worker.started + self._order.limit
-        fitted = fit(
+            optimizer.restore(self.state.group(worker.optimizers.group(optimizer)))
+        deadline = None if self.order.limit is None else worker.started + self.order.limit
+        fitted = worker.discretion.fit(
+            self,
             self.model,
             self.task,
             self.data.train,
@@ -136,7 +138,7 @@ class Client:
         )
         self.trained(fitted.loss)
         if config.keep_optimizer:
-            self.state.keep(_optimizer_group(optimizer, worker), optimizer.state())
+            self.state.keep(worker.optimizers.group(optimizer), optimizer.state())
         return fitted
 
     def test(self) -> dict[str, float]:
@@ -152,15 +154,6 @@ class Client:
         """Note the numbers of a training that has ended with this mean loss; raises if it diverged."""
         check_finite(loss, self.name)
         self.numbers |= {"samples": float(len(self.data.train)), "loss": loss, **self.data.numbers}
-
-
-def _optimizer_group(optimizer: Optimizer, worker: Worker) -> str:
-    """Where a client keeps its state: apart for each choice of tensors that are trained."""
-    if optimizer is worker.optimizer:
-        return _OPTIMIZER
-    names = {id(p): n for n, p in worker.model.named_parameters()}
-    text = "\n".join(names[id(p)] for p in optimizer.params)
-    return f"{_OPTIMIZER}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
 class Worker:
@@ -180,6 +173,7 @@ class Worker:
         ledger: Ledger,
         policy: Policy,
         memory: int = 0,
+        discretion: Discretion | None = None,
     ) -> None:
         """`memory` is how many bytes of the clients' data may lie on the device; 0: a share of what it has."""
         self.task, self.method, self.config, self.population = task, method, config, population
@@ -188,14 +182,15 @@ class Worker:
         self.model, self.weights, self.initial, self.start = made.model, made.weights, made.initial, made.start
         self.travelling, self.private = made.travelling, made.private
         self.door = Door(self.travelling, policy, ledger)
-        self.optimizer = make_optimizer(self.model.parameters(), config)
+        self.optimizers = Optimizers(self.model, self.weights.layout.moving, config)
         self.generator = torch.Generator()
         self.recorder = Recorder() if device.type == "cuda" and config.cuda_graph else None
         self.pause: Pause | None = None
         self.trained: TrainedModels | None = None  # where models are kept to look at afterwards, if they are
         self.started = 0.0
-        self._optimizers: dict[tuple[str, ...], Optimizer] = {}
-        self._declared = {**method.sends, **task.sends}
+        self.discretion = discretion or Discretion()
+        self.discretion.check(self.model, task)
+        self._declared = {**method.sends, **task.sends} if self.discretion.sends else {}
         check_kinds(self._declared, "the method or task")
         self.residence = Residence(device, memory)
         self._known: dict[str, Mapping[str, float]] = {}  # clients' numbers
@@ -217,6 +212,7 @@ class Worker:
             store=self.store,
             ledger=self.door.ledger,
             policy=self.door.policy,
+            discretion=self.discretion,
         )
         other.residence, other.trained = self.residence, self.trained
         return other
@@ -225,12 +221,12 @@ class Worker:
         """All that this job can ask of a client: name -> kind. From the declarations that door and ledger use."""
         questions = [getattr(type(self.method), n, None) for n in dir(type(self.method))]
         asked = {name: kind for q in questions for name, kind in getattr(q, "sends", {}).items()}
-        trained = {"weights": "weights", **self._declared} if len(self.travelling.tensors) else self._declared
+        trained = {**self._model_kind, **self._declared}
         return {"name": "name", **trained, **asked}
 
     def vouches(self) -> dict[str, str]:
         """What it asks beyond that when the last round is over: name -> kind. What the policy refuses is left out."""
-        if not isinstance(self.task, Accountable):
+        if not isinstance(self.task, Accountable) or not self.discretion.asks:
             return {}
         return {n: kind for f in QUESTIONS.values() for n, kind in f.sends.items()}  # type: ignore[attr-defined]
 
@@ -287,7 +283,12 @@ class Worker:
 
     def check_training(self) -> None:
         """Raise, before any work is done, if this site would not let a trained model out."""
-        self.door.check_order({"weights": "weights"} if len(self.travelling.tensors) else {})
+        self.door.check_order(self._model_kind)
+
+    @property
+    def _model_kind(self) -> dict[str, str]:
+        """What a trained model is when it leaves."""
+        return {"weights": self.discretion.kind} if len(self.travelling.tensors) else {}
 
     def enter(self, client: Client, weights: Weights) -> None:
         """Set a model up: private tensors as this client left them, the rest as received."""
@@ -306,7 +307,10 @@ class Worker:
         self._keep(client, order)
         if self.trained is not None:
             self.trained.keep(order.client, order.round, weights.take(weights.layout.moving))
-        return self.door.release_update(order, travelling, client.numbers, client.tensors, self._declared)
+        beside = (client.numbers, client.tensors) if self.discretion.sends else ({}, {})
+        return self.door.release_update(
+            order, travelling, *beside, self._declared, self._model_kind, self.discretion.spent(client)
+        )
 
     # behind it
 
@@ -319,10 +323,12 @@ class Worker:
     def _evaluate(self, client: Client, order: Order) -> Answer:
         self.door.check_order({"metrics": "metric"})
         self.door.check_samples(order.kind, client.data)
-        metrics = self.method.local_test(client)
+        metrics = self.discretion.tested(client, self.method.local_test(client))
         return self.door.release_answer(order, metrics, {}, dict.fromkeys((*self.task.metrics, TESTED), "metric"))
 
     def _answer(self, client: Client, order: Order) -> Answer:
+        if not self.discretion.asks:
+            raise PolicyError("this job's [privacy] lets nobody ask questions")
         if order.question in QUESTIONS:
             return self._vouch(client, order)
         function = getattr(self.method, order.question, None)
@@ -375,19 +381,6 @@ class Worker:
         if client not in self._known:
             self._known[client] = own().numbers
         return self._known[client]
-
-    def optimizer_of(self, only: Callable[[TensorInfo], bool] | None) -> Optimizer:
-        """The optimizer of the whole model, or of some of its tensors."""
-        if only is None:
-            return self.optimizer
-        chosen = {t.name for t in self.weights.layout.moving.tensors if only(t)}
-        params = [(n, p) for n, p in self.model.named_parameters() if n in chosen and p.requires_grad]
-        key = tuple(n for n, _ in params)
-        if not key:
-            raise FedreelError("there is nothing to train: no parameter of the model was chosen")
-        if key not in self._optimizers:
-            self._optimizers[key] = make_optimizer([p for _, p in params], self.config)
-        return self._optimizers[key]
 
     def spare(self) -> nn.Module:
         """Another model of the same kind, for frozen teachers; reused from order to order."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedreel.config import PrivacyConfig
 from fedreel.core.aggregate import Aggregator, Average
 from fedreel.core.update import Update
 from fedreel.core.weights import Weights
@@ -18,13 +19,17 @@ class Disclosure:
     """Nothing is held back."""
 
     tests = True  # whether clients may be tested
+    privacy: PrivacyConfig | None = None
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
-    def may_begin(self, round: int) -> bool:
-        """Whether there is anything left to give away in this round."""
-        return True
+    def begin(self, memory: dict[str, Any]) -> None:
+        """The server's memory, in which a state is kept if there is one."""
+
+    def reason_to_end(self, round: int) -> str:
+        """Why this round may not begin, if it may not."""
+        return ""
 
     def drawn(self, pool: Sequence[str], count: int, round: int) -> list[str]:
         """So many of the pool without replacement; the same for every method with the same seed."""
@@ -43,6 +48,10 @@ class Disclosure:
                 average.add(update)
         return sums
 
+    def was_tested(self, numbers: Mapping[str, float]) -> bool:
+        """Whether a client that answers so had anything to test with."""
+        return numbers.get("n", 0) > 0
+
     def test_means(self, answers: Numbers, counted: Sequence[str], round: int) -> dict[str, float]:
         """Means over the samples of the clients that count, and over these clients as `NAME_clients`."""
         overall: dict[str, float] = {}
@@ -59,6 +68,10 @@ class Disclosure:
     def of_test(self, answers: Numbers, counted: Sequence[str] | None) -> dict[str, Any]:
         """What the log says of a test beside its means; `counted` where not all who answered count."""
         return {"clients": answers, **({} if counted is None else {"counted": counted})}
+
+    def of_partition(self, described: dict[str, Any]) -> dict[str, Any]:
+        """What the log says of the clients' data."""
+        return described
 
     def of_round(self) -> dict[str, Any]:
         """What has been given away so far, if that is counted."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 KINDS: dict[str, str] = {
     "name": "the client's name and that its data fit the job",
     "weights": "tensors of the model that the method's rule lets travel, or others in their shape",
+    "noisy-weights": "such tensors, trained with noise that hides each single example",
     "count": "how many samples, frames or steps the client used",
     "loss": "a mean training loss",
     "metric": "a mean score on the client's own test data, or sums of scores",
@@ -96,7 +97,7 @@ class Ledger:
         self._chain = Chain(path, head)
         self._layouts: set[str] | None = None
 
-    def write(self, order: Order, reply: Reply, kinds: Mapping[str, str]) -> None:
+    def write(self, order: Order, reply: Reply, kinds: Mapping[str, str], epsilon: float | None = None) -> None:
         """Note a departure; raises if that cannot be done."""
         layout = _departing(reply)
         row = {
@@ -110,6 +111,7 @@ class Ledger:
             "bytes": reply.nbytes,
             "numbers": reply.numbers,
             "kinds": sorted(set(kinds.values())),
+            **({} if epsilon is None else {"epsilon": epsilon}),
         }
         if self._layouts is None:
             self._layouts = {row["id"] for row in read_ledger(self.path) if row["kind"] == "layout"}
@@ -173,13 +175,16 @@ class Door:
         numbers: dict[str, float],
         tensors: dict[str, Named],
         declared: Mapping[str, str],
+        kind: Mapping[str, str],
+        epsilon: float | None = None,
     ) -> Update:
-        """The update that leaves; raises if anything in it may not."""
+        """The update that leaves, whose model is of this `kind`; raises if anything in it may not. `epsilon` is what
+        has been given away of the client so far, this included, where that is counted."""
         if weights.layout != self.travelling:
             extra = sorted(set(weights) - set(self.travelling.place))
             raise FedreelError("tensors that do not travel were about to leave the client", found=", ".join(extra[:5]))
         update = Update(order.round, order.step, order.client, weights, numbers, tensors)
-        self._release(order, update, declared, {"weights": "weights"} if len(weights) else {})
+        self._release(order, update, declared, kind, epsilon)
         return update
 
     def release_answer(
@@ -190,7 +195,14 @@ class Door:
         self._release(order, answer, declared, {})
         return answer
 
-    def _release(self, order: Order, reply: Reply, declared: Mapping[str, str], kinds: Mapping[str, str]) -> None:
+    def _release(
+        self,
+        order: Order,
+        reply: Reply,
+        declared: Mapping[str, str],
+        kinds: Mapping[str, str],
+        epsilon: float | None = None,
+    ) -> None:
         for what, names in (("number", reply.numbers), ("tensor", reply.tensors)):
             for name in names:
                 if name not in declared:
@@ -201,4 +213,4 @@ class Door:
                     )
         kinds = {**kinds, **{name: declared[name] for name in (*reply.numbers, *reply.tensors)}}
         self.policy.check(kinds, reply.nbytes, reply.numbers.get("samples"))
-        self.ledger.write(order, reply, kinds)
+        self.ledger.write(order, reply, kinds, epsilon)

@@ -54,8 +54,9 @@ class Federation(Server):
         super().__init__(engine.blueprint, started, seed, watchers, public, training)
         self._engine, self._method, self.config = engine, method, config
         self._disclosure = disclosure or Disclosure(seed)
+        self._disclosure.begin(self.memory)
         made, sites = engine.blueprint, getattr(engine, "at_sites", False)
-        self._declare = lambda order: declared(method, made.task, order)
+        self._declare = lambda order: declared(method, made.task, order, self._disclosure.privacy)
         self._admission = Admission(made.travelling, config.max_change, self._declare, config.max_count)
         self._max_weight = config.max_weight if sites else 0.0  # where all clients are at one place, nobody lies
         self.clients = engine.clients
@@ -68,7 +69,10 @@ class Federation(Server):
     def rounds(self) -> Iterator[int]:
         """Round numbers from 1. What the loop body leaves in weights, models and memory is tested and checkpointed
         when it comes round; a run that was killed goes on with the first round that is not in a checkpoint."""
-        while self.progress.round < self.config.rounds and self._disclosure.may_begin(self.round + 1):
+        while self.progress.round < self.config.rounds:
+            if reason := self._disclosure.reason_to_end(self.round + 1):
+                self.record("note", text=reason)
+                return
             self.progress.round += 1
             self._step = 0
             self._round_stats = RoundStats()
@@ -79,7 +83,8 @@ class Federation(Server):
     def tested(self) -> bool:
         """Whether this is one of the rounds that are tested: every so many, and the last."""
         every = self.config.evaluate_every
-        return every > 0 and (self.round == self.config.rounds or self.round % every == 0)
+        due = every > 0 and (self.round == self.config.rounds or self.round % every == 0)
+        return due and self._disclosure.tests
 
     def sample(self, among: Sequence[str] | None = None, fraction: float | None = None) -> list[str]:
         """This round's clients; the same for every method with the same seed."""
@@ -183,13 +188,14 @@ class Federation(Server):
         began = time.monotonic()
         who = list(self.clients if clients is None else clients)
         lanes = [_Chain(deque([c]), {GLOBAL: weights if isinstance(weights, Weights) else weights[c]}) for c in who]
-        answers = {u.client: u.numbers for u in self._stream(EVALUATE, lanes, {}) if u.numbers.get("n", 0) > 0}
+        told = self._stream(EVALUATE, lanes, {})
+        answers = {u.client: u.numbers for u in told if self._disclosure.was_tested(u.numbers)}
         counted = self._counted(answers)
         overall = self._disclosure.test_means(answers, counted, self.round)
         if phase == "test":
             self.progress.metrics = overall
-        told = self._disclosure.of_test(answers, counted if self.config.mean_over == "trained" else None)
-        self.record(phase, metrics=overall, **told, seconds=time.monotonic() - began)
+        beside = self._disclosure.of_test(answers, counted if self.config.mean_over == "trained" else None)
+        self.record(phase, metrics=overall, **beside, seconds=time.monotonic() - began)
         return overall
 
     def finish(self) -> RoundStats:

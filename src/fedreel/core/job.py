@@ -11,6 +11,7 @@ import torch
 from fedreel.config import Recipe, build, settings_of
 from fedreel.core.abilities import Contrastable, Supervision, able
 from fedreel.core.client import Worker
+from fedreel.core.discretion import make_discretion
 from fedreel.core.exchange import Ledger, Policy
 from fedreel.core.method import Method
 from fedreel.core.server_training import ServerTraining
@@ -66,6 +67,7 @@ def make_worker(job: Job, population: Population, store: PrivateStore, ledger: L
         ledger=ledger,
         policy=policy,
         memory=round(recipe.data.memory * 1e9),
+        discretion=make_discretion(recipe.privacy, recipe.round, job.out, recipe.seed),
     )
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from fedreel.config import TrainConfig
+from fedreel.core.weights import Layout, TensorInfo
+from fedreel.errors import FedreelError
+
+_GROUP = "optimizer"  # of a client's private tensors
 
 
 class Optimizer(Protocol):
@@ -36,6 +41,36 @@ def make_optimizer(params: Iterable[nn.Parameter], config: TrainConfig) -> Optim
     """The recipe's optimizer. A parameter with the attribute `no_decay` is spared the weight decay."""
     trained = [p for p in params if p.requires_grad]
     return SGD(trained, config) if config.optimizer == "sgd" else Torch(trained, config)
+
+
+class Optimizers:
+    """Those of a model: of all that is trained, and of any choice of its tensors. Each is made once."""
+
+    def __init__(self, model: nn.Module, moving: Layout, config: TrainConfig) -> None:
+        self._model, self._moving, self._config = model, moving, config
+        self._whole = make_optimizer(model.parameters(), config)
+        self._chosen: dict[tuple[str, ...], Optimizer] = {}
+
+    def of(self, only: Callable[[TensorInfo], bool] | None) -> Optimizer:
+        """The optimizer of the whole model, or of some of its tensors."""
+        if only is None:
+            return self._whole
+        chosen = {t.name for t in self._moving.tensors if only(t)}
+        params = [(n, p) for n, p in self._model.named_parameters() if n in chosen and p.requires_grad]
+        key = tuple(n for n, _ in params)
+        if not key:
+            raise FedreelError("there is nothing to train: no parameter of the model was chosen")
+        if key not in self._chosen:
+            self._chosen[key] = make_optimizer([p for _, p in params], self._config)
+        return self._chosen[key]
+
+    def group(self, optimizer: Optimizer) -> str:
+        """Where a client keeps its state: apart for each choice of tensors that are trained."""
+        if optimizer is self._whole:
+            return _GROUP
+        names = {id(p): n for n, p in self._model.named_parameters()}
+        text = "\n".join(names[id(p)] for p in optimizer.params)
+        return f"{_GROUP}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
 class SGD:

@@ -36,6 +36,17 @@ class Pause(Protocol):
     def __call__(self, until_done: bool = False) -> None: ...
 
 
+class LossOf(nn.Module):
+    """A task's loss as a module: tasks call the parts of a model as they like, functional_call replaces them all."""
+
+    def __init__(self, model: nn.Module, task: Objective) -> None:
+        super().__init__()
+        self.model, self._task = model, task
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self._task.loss(self._task.forward(self.model, batch), batch)
+
+
 class OutOfTime(Exception):
     """A client did not finish within its time limit."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from fedreel.core.weights import Weights
@@ -119,6 +121,18 @@ def buffers(reply: Reply) -> Iterator[Tensor]:
     """Every piece of memory that tensors of a reply lie in."""
     for value in ((reply.weights,) if isinstance(reply, Update) else ()) + tuple(reply.tensors.values()):
         yield from value.flat.values() if isinstance(value, Weights) else [value]
+
+
+def content_of(order: Order) -> str:
+    """A digest of all that an order says: of two that differ in anything, it differs."""
+    found = hashlib.blake2b(digest_size=16)
+    for name, value in (*sorted(order.models.items()), *sorted(order.args.items())):
+        found.update(f"{name}:{value if isinstance(value, bool | int | float | str) else ''};".encode())
+        tensors = value.flat.values() if isinstance(value, Weights) else [value] if isinstance(value, Tensor) else []
+        for tensor in tensors:
+            found.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            found.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return f"{order.round}.{order.step}.{order.question}.{found.hexdigest()}"
 
 
 def _size(value: Value) -> int:

@@ -13,6 +13,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from fedreel.config import TrainConfig
 from fedreel.core.optim import SGD
 from fedreel.core.task import Batch, Task, Tensors, batch_length
+from fedreel.core.training import LossOf
 from fedreel.core.weights import Layout, Weights
 
 Named = dict[str, Tensor]
@@ -49,7 +50,7 @@ class StackedTraining:
         self._params = [p for p in model.parameters() if p.requires_grad]
         self._trained = [names[id(p)] for p in self._params]
         self._fixed = [t.name for t in layout.tensors if t.name not in {*self._trained}]
-        whole = _Objective(model, task)
+        whole = LossOf(model, task)
 
         def objective(trained: Named, fixed: Named, batch: Batch) -> Tensor:
             loss: Tensor = functional_call(whole, {f"model.{n}": t for n, t in (trained | fixed).items()}, (batch,))
@@ -117,17 +118,6 @@ class StackedTraining:
         moves = list(grads.values())
         optimizer.step_rows(part, _clip(moves, self._config.clip_norm) if self._config.clip_norm else moves)
         return losses
-
-
-class _Objective(nn.Module):
-    """The task's loss as a module: tasks call the parts of a model as they like, functional_call replaces them all."""
-
-    def __init__(self, model: nn.Module, task: Task) -> None:
-        super().__init__()
-        self.model, self._task = model, task
-
-    def forward(self, batch: Batch) -> Tensor:
-        return self._task.loss(self._task.forward(self.model, batch), batch)
 
 
 class _RowSGD(SGD):

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 import torch
 
 from fedreel.core.client import Client, Worker
+from fedreel.core.discretion import Discretion
 from fedreel.core.method import Method
 from fedreel.core.task import Task, Tensors
 from fedreel.core.training import learning_rate
@@ -139,6 +140,7 @@ def _plain(worker: Worker) -> bool:
     config = worker.config
     return (
         type(worker.method).local_training is Method.local_training
+        and type(worker.discretion).fit is Discretion.fit
         and type(worker.task).augment is Task.augment
         and config.optimizer == "sgd"
         and not config.keep_optimizer

@@ -12,11 +12,10 @@ from fedreel.models.lora import merged
 
 
 class Convolved(nn.Sequential):
-    """A convolution and its batch norm, under the names 0 and 1."""
+    """A convolution and its norm, under the names 0 and 1."""
 
     def forward(self, x: Tensor, shortcut: Tensor | None = None, then: Rectifier | None = None) -> Tensor:
         convolution, norm = self
-        assert isinstance(norm, nn.BatchNorm2d | nn.BatchNorm3d)
         return normed(norm, convolution(x), shortcut, then)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedreel.data.weights_file import read_file
 from fedreel.errors import DataError
 from fedreel.models.backbone import Backbone
+from fedreel.models.group_norm import NormKind, with_group_norms
 
 STEM = "conv1.weight"  # of ResNets
 B = TypeVar("B", bound=Backbone)
@@ -22,11 +23,14 @@ _COUNTER = ".num_batches_tracked"  # not in files of before PyTorch 0.4.1; it pl
 _log = logging.getLogger(__name__)
 
 
-def load_pretrained(backbone: B, source: str) -> B:
+def load_pretrained(backbone: B, source: str, norm: NormKind = "batch") -> B:
     """The backbone with the weights of `source`: "imagenet", or a .safetensors, .pth, .pt or .npz file. All of it or,
     with an error, nothing; only what a file need not have stays as it is, and a ResNet's first convolution where the
     file's has a kernel of another size, as with a small stem. That, and what of the file has no place in a backbone,
-    is named in warnings. Without a source, all stays as it is."""
+    is named in warnings. Without a source, all stays as it is. With `norm` "group" the backbone, and so the file, has
+    group norms instead of batch norms."""
+    if norm == "group":
+        with_group_norms(backbone)
     if not source:
         return backbone
     given = backbone.imagenet() if source == "imagenet" else read_file(Path(source).expanduser())

@@ -12,6 +12,7 @@ from fedreel.config import check_ranges
 from fedreel.fields import ModelName
 from fedreel.models.backbone import Backbone, BackboneConfig, Clips, Published
 from fedreel.models.classifier import Convolved
+from fedreel.models.group_norm import NormKind
 from fedreel.models.pretrained import load_pretrained
 
 Stride = tuple[int, int, int]
@@ -36,6 +37,7 @@ class R3DConfig(BackboneConfig):
     bn_eps: float = 1e-5
     stem_size: int = 7
     stem_stride: Stride = (1, 2, 2)
+    norm: NormKind = "batch"  # group: a group norm in place of each batch norm
     init: ModelName = ""  # a file of weights: torchvision's, CtP's, FedVSSL's or fedreel's; empty: random
 
     def __post_init__(self) -> None:
@@ -45,7 +47,7 @@ class R3DConfig(BackboneConfig):
         )
 
     def network(self, sample: Clips) -> R3D:
-        return load_pretrained(R3D(self), self.init)
+        return load_pretrained(R3D(self), self.init, self.norm)
 
 
 class R3D(Backbone):

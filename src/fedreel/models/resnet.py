@@ -13,6 +13,7 @@ from fedreel.fields import ModelName
 from fedreel.kernels.norm import normed
 from fedreel.models.backbone import Backbone, BackboneConfig, Images
 from fedreel.models.classifier import Convolved
+from fedreel.models.group_norm import NormKind
 from fedreel.models.pretrained import load_pretrained
 
 
@@ -26,13 +27,14 @@ class ResNetConfig(BackboneConfig):
 
     width: int = 64
     small_stem: bool = False
+    norm: NormKind = "batch"  # group: a group norm in place of each batch norm
     init: ModelName = ""  # a file of torchvision's weights; empty: random
 
     def __post_init__(self) -> None:
         check_ranges(self, "task.backbone", width=(1, math.inf))
 
     def network(self, sample: Images) -> ResNet:
-        return load_pretrained(ResNet(self), self.init)
+        return load_pretrained(ResNet(self), self.init, self.norm)
 
 
 class ResNet10Config(ResNetConfig):

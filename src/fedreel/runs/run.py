@@ -25,6 +25,7 @@ from fedreel.core.engine import Engine
 from fedreel.core.federation import Federation
 from fedreel.core.job import Job, check_fit, make_method, make_server_training, make_task, resolved
 from fedreel.core.method import Method
+from fedreel.core.privacy import check_private, make_disclosure
 from fedreel.core.server import GLOBAL, ServerState, Watcher
 from fedreel.core.state import TRAINED, PrivateStore, TrainedModels
 from fedreel.core.task import Task
@@ -84,11 +85,13 @@ def run(
         trackers = find_trackers(recipe.track)
         title, rounds = recipe.system or recipe.method["name"], recipe.round.rounds
         with closing(start_engine(job)) as engine, folder.writing(), closing(Now(out, rounds)) as now:
+            check_private(recipe, method, engine.blueprint)
             progress = folder.begin(device, engine.blueprint.digest)
             now.write()
             with ProgressLine(title, rounds) as line:
                 # the folder's round_done is the commit: last, so that all else of the round is written before it
                 watchers: list[Watcher] = [*(make(out) for make in trackers), *([] if quiet else [line]), now, folder]
+                disclosure = make_disclosure(recipe, task, len(engine.clients), out)
                 fed = Federation(
                     engine,
                     method,
@@ -98,14 +101,15 @@ def run(
                     progress=progress,
                     public=lambda: task.public(recipe.data, recipe.data.seed),
                     training=lambda what, share, own: make_server_training(job, what, share, own),
+                    disclosure=disclosure,
                 )
                 if progress is None:
-                    fed.record("partition", **engine.describe())
+                    fed.record("partition", **disclosure.of_partition(engine.describe()))
                 method.run(fed)
                 folder.settle()
                 trust = _assessed(job, engine, fed)
             _save_model(job, engine.blueprint, fed, trust)
-            summary = _summary(job, engine, fed.progress, trust)
+            summary = _summary(job, engine, fed.progress, trust, disclosure.of_round())
             folder.write_json("summary.json", summary)
         return Result(out, summary)
 
@@ -206,7 +210,7 @@ def _as_before(task: Task, out: Path) -> Task:
 
 def _assessed(job: Job, engine: Engine, fed: Federation) -> Assessment:
     """How far the model is to be trusted, if that is wanted and the task can tell."""
-    wanted = job.recipe.round.trust and job.recipe.round.evaluate_every
+    wanted = job.recipe.round.trust and job.recipe.round.evaluate_every and job.recipe.privacy is None
     if not wanted or not isinstance(job.task, Accountable):
         return Assessment()
     return assess(fed, job.method.card(fed), bool(engine.blueprint.private.tensors), engine.describe())
@@ -240,7 +244,9 @@ def _save_model(job: Job, made: Blueprint, fed: Federation, trust: Assessment) -
         (temp / "card.json").write_text(json.dumps(card, indent=1) + "\n")
 
 
-def _summary(job: Job, engine: Engine, progress: ServerState, trust: Assessment) -> dict[str, Any]:
+def _summary(
+    job: Job, engine: Engine, progress: ServerState, trust: Assessment, spent: dict[str, Any]
+) -> dict[str, Any]:
     recipe = job.recipe
     return {
         "system": recipe.system,
@@ -256,6 +262,7 @@ def _summary(job: Job, engine: Engine, progress: ServerState, trust: Assessment)
         "bytes_up": int(progress.totals["bytes_up"]),
         "bytes_down": int(progress.totals["bytes_down"]),
         "metrics": progress.metrics,
+        **({"privacy": spent} if spent else {}),
         **({"trust": {k: v for k, v in trust.overall.told().items() if not k.startswith("bins")}} if trust else {}),
         "refused": progress.refused,
         "fedreel": __version__,

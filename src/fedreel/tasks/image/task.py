@@ -29,6 +29,7 @@ class Image(Contrasting):
     fedlid-paper); for 32 pixels its stem should be small."""
 
     metrics: ClassVar = ("loss", "top1", "top1_own")
+    ranges: ClassVar = {"top1": (0.0, 1.0), "top1_own": (0.0, 1.0)}
 
     backbone: BackboneConfig = field(default_factory=ResNet18Config)
     size: int = 32

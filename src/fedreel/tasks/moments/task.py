@@ -49,6 +49,7 @@ class MomentRetrieval(Task, Temporal, Accountable):
 
     sends: ClassVar = {"frames": "count"}
     metrics: ClassVar = (*MEASURES, "score", "loss", "highlight_map", "highlight_hit")
+    ranges: ClassVar = dict.fromkeys((*MEASURES, "highlight_map", "highlight_hit"), (0.0, 1.0))
 
     form: Literal["pointer", "anchor-free", "proposal", "qd-detr"] = "pointer"
     encoder: Literal["conv", "lstm", "none", "attention"] = "conv"  # none: over words, not over a video's positions

@@ -45,6 +45,7 @@ class Pretrain(Task, Embeds, Accountable):
 
     sends: ClassVar = {"frames": "count"}
     metrics: ClassVar = ("loss", "accuracy", "iou")
+    ranges: ClassVar = {"accuracy": (0.0, 1.0), "iou": (0.0, 1.0)}
 
     pretext: Literal["speed", "vcop", "ctp", "mae"] = "speed"
     backbone: BackboneConfig = field(default_factory=R3DConfig)

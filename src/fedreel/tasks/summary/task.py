@@ -37,6 +37,7 @@ class Summary(Task, Sequences, Accountable):
 
     sends: ClassVar = {"frames": "count"}
     metrics: ClassVar = ("f1", "tau", "rho", "loss")
+    ranges: ClassVar = {"f1": (0.0, 1.0), "tau": (-1.0, 1.0), "rho": (-1.0, 1.0)}
 
     summarizer: Literal["vslstm", "attention", "mixture_transformer", "novelty"] = "mixture_transformer"
     features: MakerName = "plain"  # or efficientnet-lite0, run:FOLDER, or a name for features that come with the data
