@@ -18,7 +18,8 @@ from scipy.stats import kstest, norm
 from fedreel.config import PrivacyConfig, Recipe, RoundConfig, TrainConfig
 from fedreel.core.ledger import read_ledger
 from fedreel.core.method import Method
-from fedreel.core.privacy import MEMORY, ClientPrivacy, ClippedSum, Plan
+from fedreel.core.plan import Plan
+from fedreel.core.privacy import MEMORY, ClientPrivacy, ClippedSum
 from fedreel.core.task import Task
 from fedreel.core.update import Update
 from fedreel.core.weights import Weights

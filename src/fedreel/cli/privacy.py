@@ -103,7 +103,7 @@ def _releases(
 
         rate, each = steps_of(examples, TrainConfig(batch_size=batch_size), epochs)
         return lambda noise, done: [Release(noise, done * each, rate)]
-    from fedreel.core.privacy import Plan
+    from fedreel.core.plan import Plan
 
     config = PrivacyConfig(noise=1.0, sampling=sampling, test_noise=test_noise)  # type: ignore[arg-type]
     drawn = min(clients, max(1, round(fraction * clients)))

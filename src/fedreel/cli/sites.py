@@ -175,6 +175,24 @@ def site_refuse(which: JobName, folder: SitePath = Path("site")) -> None:
     _decide(which, folder, "refused")
 
 
+@site_app.command("budget")
+def site_budget(folder: SitePath = Path("site")) -> None:
+    """What private jobs have given away of this site's data so far, and what the policy allows."""
+    from fedreel.cli.tables import print_table
+    from fedreel.core.exchange import Policy
+    from fedreel.sites.site import SiteFolder
+
+    site = SiteFolder.open(folder)
+    rules, budgets = Policy.read(site.path / "policy.toml").privacy, site.budgets()
+    most = f"{rules.max_epsilon:g}" if rules.max_epsilon else "no limit"
+    say(f"Unit: one {rules.unit}; delta {rules.delta:g}; epsilon allowed over all jobs on a role: {most}.")
+    rows = [[role, client, f"{spent:.3f}"] for role, found in budgets.items() for client, spent in found.items()]
+    if rows:
+        print_table(["data", "client", "epsilon so far"], rows)
+    else:
+        say("No private job has worked here yet.")
+
+
 @site_app.command("start")
 def site_start(
     folder: SitePath = Path("site"),

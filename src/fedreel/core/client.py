@@ -247,6 +247,7 @@ class Worker:
         self.generator.manual_seed(seed)
         self._spares_used = 0
         client = self._client = self.open(order)
+        self.discretion.begin(client)
         self.enter(client, self.weights)
         reply: Reply
         if order.kind == TRAIN:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fedreel.config import PrivacyConfig, RoundConfig
+from fedreel.config import PrivacyConfig, Recipe, RoundConfig
 from fedreel.core.batchnorm import active_norms
+from fedreel.core.budget import Budget, Kind
 from fedreel.core.declared import TESTED
+from fedreel.core.plan import Plan
 from fedreel.core.private_training import Noise, fit_privately, steps_of
 from fedreel.core.task import Task
 from fedreel.core.training import Fitted, fit
-from fedreel.core.update import TRAIN, Order, content_of
+from fedreel.core.update import EVALUATE, TRAIN, Order, content_of
 from fedreel.errors import PolicyError, RecipeError, RunError
 from fedreel.machine.files import file_name, write_atomic
 from fedreel.machine.records import parse_json
@@ -44,23 +47,45 @@ class Discretion:
         """What leaves of a test's results."""
         return dict(metrics)
 
+    def begin(self, client: Client) -> None:
+        """Before any work is done for an order."""
+
     def spent(self, client: Client) -> float | None:
         """What has been given away so far, where that is counted here."""
         return None
 
 
 class ClientDiscretion(Discretion):
-    """The server makes the noise and is told what it needs for that: trained models and test results."""
+    """The server makes the noise and is told what it needs for that: trained models and test results. A site with a
+    budget counts what comes of it."""
 
     sends = asks = False
 
-    def __init__(self, config: PrivacyConfig) -> None:
-        self.config = config
+    def __init__(self, config: PrivacyConfig, rounds: RoundConfig, budget: Budget | None) -> None:
+        self.config, self._rounds, self._budget = config, rounds, budget
+        self._spent: float | None = None
 
-    def tested(self, client: Client, metrics: Mapping[str, float]) -> dict[str, float]:
-        if self.config.tests == "off":
+    def begin(self, client: Client) -> None:
+        order = client.order
+        if order.kind == EVALUATE and self.config.tests == "off":
             raise PolicyError("this job's [privacy] has tests switched off")
-        return dict(metrics)
+        if self._budget is not None:
+            self._spent = self._budget.charge(client.name, *self._drawn(order), "client")
+
+    def _drawn(self, order: Order) -> tuple[Kind, Release]:
+        """What the run has come to with this order. A sample that a site cannot vouch for hides nobody."""
+        if order.kind == EVALUATE:
+            every = self._rounds.evaluate_every or 1
+            return "evaluate", Release(self.config.test_noise, math.ceil(order.round / every))
+        rate = self._rounds.fraction if self.config.sampling == "poisson" else 1.0
+        return "train", Release(self._noise_of_round, order.round, rate)
+
+    @cached_property
+    def _noise_of_round(self) -> float:
+        return Plan.of(self.config, self._rounds).noise
+
+    def spent(self, client: Client) -> float | None:
+        return self._spent
 
 
 class ExampleDiscretion(ClientDiscretion):
@@ -69,9 +94,16 @@ class ExampleDiscretion(ClientDiscretion):
 
     kind = "noisy-weights"
 
-    def __init__(self, config: PrivacyConfig, rounds: RoundConfig, secret: Secret, spending: Spending) -> None:
-        super().__init__(config)
-        self._rounds, self._secret, self._spending = rounds.rounds, secret, spending
+    def __init__(
+        self,
+        config: PrivacyConfig,
+        rounds: RoundConfig,
+        secret: Secret,
+        spending: Spending,
+        budget: Budget | None = None,
+    ) -> None:
+        super().__init__(config, rounds, budget)
+        self._secret, self._spending = secret, spending
         self._tests = math.ceil(rounds.rounds / rounds.evaluate_every) if rounds.evaluate_every else 0
         self._checked = False
         self._known: dict[tuple[float, float], float] = {}  # noise, by how often it is drawn and at which rate
@@ -102,8 +134,10 @@ class ExampleDiscretion(ClientDiscretion):
         examples, config = args[2], args[4]
         rate, each = steps_of(len(examples), config, config.epochs)
         steps = steps_of(len(examples), config, settings["epochs"])[1]
-        label = self._spending.charge(client.name, client.order, steps, self._rounds * each)
-        spread = self._noise(self._rounds * each, rate)
+        spread = self._noise(self._rounds.rounds * each, rate)
+        label = self._spending.charge(client.name, client.order, steps, self._rounds.rounds * each)
+        release = Release(spread, self._spending.of(client.name, TRAIN), rate)
+        self._spent = self._counted(client, "train", release)
         noise = Noise(self._secret, (client.name, label), spread, self.config.clip, rate)
         fitted = fit_privately(*args, noise=noise, steps=steps, check=not self._checked, **settings)
         self._checked = True
@@ -111,13 +145,15 @@ class ExampleDiscretion(ClientDiscretion):
 
     def tested(self, client: Client, metrics: Mapping[str, float]) -> dict[str, float]:
         """Means of what lies in a range, with noise for what one sample more or less could change; not how many."""
-        told = super().tested(client, metrics)
+        told = dict(metrics)
         if self.config.tests == "open":
             return told
         label = self._spending.charge(client.name, client.order, 1, self._tests)
         ranges, n = client.task.ranges, metrics[TESTED]
         names = sorted(name for name in told if name in ranges)
-        spread = self._noise(self._tests, 1.0) * math.sqrt(len(names)) / n if n else 0.0
+        noise = self._noise(self._tests, 1.0)
+        self._counted(client, "evaluate", Release(noise, self._spending.of(client.name, EVALUATE)))
+        spread = noise * math.sqrt(len(names)) / n if n else 0.0
         draws = self._secret.normal(len(names), "test", client.name, label)
         noisy = {}
         for name, draw in zip(names, draws):
@@ -125,11 +161,15 @@ class ExampleDiscretion(ClientDiscretion):
             noisy[name] = min(max(told[name], low), high) + (high - low) * spread * float(draw)
         return noisy
 
-    def spent(self, client: Client) -> float | None:
-        """Of an example that is trained on."""
-        rate, each = steps_of(len(client.data.train), client.config, client.config.epochs)
-        release = Release(self._noise(self._rounds * each, rate), self._spending.of(client.name, TRAIN), rate)
+    def _counted(self, client: Client, kind: Kind, release: Release) -> float:
+        """What this comes to: with all jobs, where the site has a budget for them."""
+        if self._budget is not None:
+            return self._budget.charge(client.name, kind, release, "example")
         return epsilon([release], self.config.delta, self.config.accountant)
+
+    def begin(self, client: Client) -> None:
+        if client.order.kind == EVALUATE and self.config.tests == "off":
+            raise PolicyError("this job's [privacy] has tests switched off")
 
     def _noise(self, times: int, rate: float) -> float:
         """As much as the budget needs. Clients of about the same size share one, that of the smallest."""
@@ -187,11 +227,12 @@ class Spending:
         return self.folder / f"{file_name(client)}.json"
 
 
-def make_discretion(config: PrivacyConfig | None, rounds: RoundConfig, place: Path, seed: int) -> Discretion:
+def make_discretion(recipe: Recipe, place: Path, budget: Budget | None) -> Discretion:
     """What the recipe's [privacy] section asks of clients; what they keep for it lies in `place`."""
+    config, rounds = recipe.privacy, recipe.round
     if config is None:
         return Discretion()
     if config.unit == "client":
-        return ClientDiscretion(config)
-    secret = Secret.of_seed(seed) if config.seeded else Secret.kept(place / "clients.key")
-    return ExampleDiscretion(config, rounds, secret, Spending(place / "spent"))
+        return ClientDiscretion(config, rounds, budget)
+    secret = Secret.of_seed(recipe.seed) if config.seeded else Secret.kept(place / "clients.key")
+    return ExampleDiscretion(config, rounds, secret, Spending(place / "spent"), budget)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedreel.core.budget import PrivacyRules
 from fedreel.core.chain import Chain
 from fedreel.core.job_rules import JobRules
 from fedreel.core.ledger import read_ledger
@@ -52,6 +53,7 @@ class Policy:
     max_bytes: int = 0  # per departure; 0 = no limit
     min_samples: int = 0  # with fewer samples than this, nothing that came of them leaves
     jobs: JobRules = field(default_factory=JobRules)  # at real sites
+    privacy: PrivacyRules = field(default_factory=PrivacyRules)  # at real sites
 
     def __post_init__(self) -> None:
         for kind in self.refuse:

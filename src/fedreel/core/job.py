@@ -10,6 +10,7 @@ import torch
 
 from fedreel.config import Recipe, build, settings_of
 from fedreel.core.abilities import Contrastable, Supervision, able
+from fedreel.core.budget import Budget
 from fedreel.core.client import Worker
 from fedreel.core.discretion import make_discretion
 from fedreel.core.exchange import Ledger, Policy
@@ -53,7 +54,15 @@ class Job:
         return worker
 
 
-def make_worker(job: Job, population: Population, store: PrivateStore, ledger: Ledger, policy: Policy) -> Worker:
+def make_worker(
+    job: Job,
+    population: Population,
+    store: PrivateStore,
+    ledger: Ledger,
+    policy: Policy,
+    budget: Budget | None = None,
+) -> Worker:
+    """`budget` is what a site has for all jobs on the same data."""
     recipe = job.recipe
     return Worker(
         job.task,
@@ -67,7 +76,7 @@ def make_worker(job: Job, population: Population, store: PrivateStore, ledger: L
         ledger=ledger,
         policy=policy,
         memory=round(recipe.data.memory * 1e9),
-        discretion=make_discretion(recipe.privacy, recipe.round, job.out, recipe.seed),
+        discretion=make_discretion(recipe, job.out, budget),
     )
 
 

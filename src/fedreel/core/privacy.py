@@ -7,71 +7,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedreel.config import PrivacyConfig, Recipe, RoundConfig
+from fedreel.config import PrivacyConfig, Recipe
 from fedreel.core.aggregate import Aggregator, Average
 from fedreel.core.blueprint import Blueprint
 from fedreel.core.disclosure import Disclosure, Numbers
 from fedreel.core.method import Method
+from fedreel.core.plan import Plan
 from fedreel.core.task import Task
 from fedreel.core.update import Update
 from fedreel.core.weights import Weights
 from fedreel.errors import FedreelError, RecipeError
-from fedreel.privacy.accounting import Release, epsilon, noise_for
 from fedreel.privacy.noise import Secret
 
 MEMORY = "privacy"  # in the server's memory: what has been given away so far
 _CLIP_RATE = 0.2  # how fast a clip follows its quantile (Andrew et al. 2021)
 _CLIP_NOISE = 20.0  # the noise on how many changes are within the clip: the clients of a round over this
 Ranges = Mapping[str, tuple[float, float]]  # of metrics that have one
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What clients as units have to expect of a run: noise, and how often it is drawn upon. `rate` is the share of the
-    `pool` that a round draws."""
-
-    config: PrivacyConfig
-    rounds: int
-    tests: int
-    rate: float
-    pool: int
-
-    @staticmethod
-    def of(config: PrivacyConfig, rounds: RoundConfig, clients: int) -> Plan:
-        every = rounds.evaluate_every if config.tests == "noised" else 0
-        tests = math.ceil(rounds.rounds / every) if every else 0
-        drawn = min(clients, rounds.clients or max(1, round(rounds.fraction * clients)))
-        return Plan(config, rounds.rounds, tests, drawn / clients, clients)
-
-    def releases(self, noise: float, rounds: int, tests: int) -> list[Release]:
-        """So many rounds and tests."""
-        fixed = self.pool if self.config.sampling == "fixed" else 0
-        rate = 1.0 if self.config.sampling == "known" else self.rate
-        return [Release(noise, rounds, rate, fixed), Release(self.config.test_noise, tests)]
-
-    @property
-    def noise(self) -> float:
-        """The recipe's, or as little as its budget allows."""
-        config = self.config
-        if config.noise:
-            return config.noise
-        return noise_for(
-            config.epsilon,
-            config.delta,
-            lambda noise: self.releases(noise, self.rounds, self.tests),
-            config.accountant,
-        )
-
-    def epsilon(self, noise: float, rounds: int, tests: int) -> float:
-        """What so many rounds and tests come to."""
-        return epsilon(self.releases(noise, rounds, tests), self.config.delta, self.config.accountant)
 
 
 class _Telling(Disclosure):

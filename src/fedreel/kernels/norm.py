@@ -19,9 +19,13 @@ _log = logging.getLogger(__name__)
 
 def normed(norm: nn.Module, x: Tensor, shortcut: Tensor | None = None, then: Rectifier | None = None) -> Tensor:
     """then(norm(x) + shortcut); a batch norm in training on a GPU by kernels that do all of it at once."""
-    if x.device.type in DEVICES and isinstance(norm, nn.BatchNorm2d | nn.BatchNorm3d):
-        if _suits(norm, x, shortcut) and _works(x.device):
-            return fused(norm, x, shortcut, then)
+    if (
+        isinstance(norm, nn.BatchNorm2d | nn.BatchNorm3d)
+        and x.device.type in DEVICES
+        and _suits(norm, x, shortcut)
+        and _works(x.device)
+    ):
+        return fused(norm, x, shortcut, then)
     x = norm(x)
     if shortcut is not None:
         x = x + shortcut

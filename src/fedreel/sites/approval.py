@@ -31,6 +31,7 @@ _ELSEWHERE = (
     "quality",
     "size",
 )  # [data]: not a site's concern
+_COUNTED = ("fraction", "evaluate_every")  # [round]: what a private job comes to depends on it
 _DIVISION = ("seed", "test_share", "validate", "fold", "partition")
 
 
@@ -186,6 +187,7 @@ def job_digest(recipe: Recipe) -> str:
         "data": {key: value for key, value in table["data"].items() if key not in _ELSEWHERE},
         "train": table["train"],
         "rounds": recipe.round.rounds,
+        "privacy": recipe.privacy and {**table["privacy"], **{name: table["round"][name] for name in _COUNTED}},
     }
     for name in getattr(task, "from_data", ()):  # it is the number of data.labels
         told["task"].pop(name, None)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote
 
 import tomli_w
 
@@ -37,6 +38,12 @@ max_epochs = 0       # of one training
 max_minutes = 0      # for one order
 max_model_bytes = 0
 divisions = 1        # ways to divide data for testing, in jobs that you have not approved yourself
+
+# What all jobs together may give away of the data of a role; what they have so far: fedreel site budget
+[privacy]
+max_epsilon = 0      # with one above 0, only jobs with a section [privacy] are let in; 0: no limit
+delta = 1e-5
+unit = "example"     # or "client": whose privacy it is
 """
 
 
@@ -116,6 +123,7 @@ class SiteFolder:
     def worker(self, recipe: Recipe, run: str) -> Worker:
         """A worker for a job at this site."""
         from fedreel.core.blueprint import Blueprint
+        from fedreel.core.budget import Budget, budget_file
         from fedreel.core.exchange import Ledger, Policy
         from fedreel.core.job import Job, make_method, make_task, make_worker
         from fedreel.core.state import PrivateStore
@@ -128,6 +136,7 @@ class SiteFolder:
         place = self.runs / file_name(run)
         task = make_task(recipe).for_data(recipe.data, here=False)
         policy = Policy.read(self.path / "policy.toml")
+        policy.privacy.check(recipe)
         if policy.jobs.max_model_bytes:
             policy.jobs.check_bytes(Blueprint.measure(task))
         job = Job(recipe, task, make_method(recipe), pick_device(recipe.device), place, run)
@@ -144,9 +153,18 @@ class SiteFolder:
         if self.config.clients == "site":
             population = OneClient(population, self.config.name)
         store = PrivateStore(place / "clients", undone=place / "undone")
-        return make_worker(
-            job, population, store, Ledger(self.ledger, run, head=self.ledger.with_suffix(".head")), policy
-        )
+        ledger = Ledger(self.ledger, run, head=self.ledger.with_suffix(".head"))
+        budget = Budget(budget_file(self.path, recipe.data.role), run, policy.privacy) if recipe.privacy else None
+        return make_worker(job, population, store, ledger, policy, budget)
+
+    def budgets(self) -> dict[str, dict[str, float]]:
+        """Epsilon of all private jobs so far: role -> client -> how much."""
+        from fedreel.core.budget import Budget
+        from fedreel.core.exchange import Policy
+
+        rules = Policy.read(self.path / "policy.toml").privacy
+        files = sorted((self.path / "budgets").glob("*.json"))
+        return {unquote(file.stem): Budget(file, "", rules).spent() for file in files}
 
 
 def init(path: Path, name: str, data: Mapping[str, str], server: str, ca: str, allow: Sequence[str] = ()) -> SiteFolder:
