@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+from fedreel.core.transfer.settings import TransferConfig
 from fedreel.errors import RecipeError, nearest
 from fedreel.fields import AtServer, BelowData, Text, Word
 from fedreel.registry import ENGINES, METHODS, TASKS, Registry
@@ -120,6 +121,7 @@ class Recipe:
     train: TrainConfig = field(default_factory=TrainConfig)
     round: RoundConfig = field(default_factory=RoundConfig)
     server: TrainConfig | None = None  # [server]: how the server trains, for methods in which it does; none: as clients
+    transfer: TransferConfig | None = None  # [transfer]: in which form models travel; none: as they are
 
     def __post_init__(self) -> None:
         check_ranges(self, "recipe", seed=(0, 2**63 - 1))
@@ -295,6 +297,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if hint is types.NoneType and value is None:
         return None
     if origin in (typing.Union, types.UnionType):
+        if isinstance(value, dict) and (sections := [option for option in args if dataclasses.is_dataclass(option)]):
+            return _convert(sections[0], value, where)  # its own error says more than that no option fits
         for option in args:
             try:
                 return _convert(option, value, where)

@@ -21,6 +21,7 @@ from fedreel.core.server import GLOBAL, Watcher
 from fedreel.core.server_training import ServerTraining
 from fedreel.core.state import PrivateStore
 from fedreel.core.task import EVERYONE, ClientData, Examples, Outputs, Population, Task, Tensors
+from fedreel.core.transfer.settings import TransferConfig
 from fedreel.core.update import TRAIN, Failure, Order, Update
 from fedreel.core.weights import TensorInfo, Weights
 from fedreel.engines.local import LocalEngine
@@ -190,6 +191,7 @@ def make_worker(
     rounds: int = 3,
     seed: int = 0,
     policy: Policy | None = None,
+    transfer: TransferConfig | None = None,
 ) -> Worker:
     task = task or Toy()
     return Worker(
@@ -203,12 +205,13 @@ def make_worker(
         store=PrivateStore(folder / "clients"),
         ledger=Ledger(folder / "ledger.jsonl"),
         policy=policy or Policy(),
+        transfer=transfer,
     )
 
 
 def federate(folder: Path, method: Method, *, wrap: Any = None, **options: Any) -> tuple[Federation, Notes]:
-    """Run a method on the toy to its end. Options: those of RoundConfig, and task, train, seed, policy."""
-    own = {k: options.pop(k) for k in ("task", "train", "policy") if k in options}
+    """Run a method on the toy to its end. Options: those of RoundConfig, and task, train, seed, policy, transfer."""
+    own = {k: options.pop(k) for k in ("task", "train", "policy", "transfer") if k in options}
     seed = options.pop("seed", 0)
     config = RoundConfig(**{"rounds": 3, **options})
     engine: Any = LocalEngine(make_worker(folder, method, rounds=config.rounds, seed=seed, **own))
@@ -225,6 +228,7 @@ def federate(folder: Path, method: Method, *, wrap: Any = None, **options: Any) 
         training=lambda what, share, own: ServerTraining(
             task.server_objective(what, own, share), engine.worker.config, config.rounds, seed, torch.device("cpu")
         ),
+        transfer=own.get("transfer"),
     )
     method.run(fed)
     engine.close()

@@ -20,18 +20,20 @@ from fedreel.core.capture import Recorder
 from fedreel.core.declared import TESTED
 from fedreel.core.exchange import Door, Ledger, Policy, check_kinds
 from fedreel.core.method import Method
-from fedreel.core.optim import Optimizer, make_optimizer
+from fedreel.core.optim import Optimizer, make_optimizer, state_group
 from fedreel.core.residence import Residence
 from fedreel.core.state import PrivateStore, State, TrainedModels
 from fedreel.core.task import EVERYONE, ClientData, Population, Task
 from fedreel.core.terms import Adjust, Term
 from fedreel.core.training import Fitted, Pause, check_finite, fit, learning_rate
+from fedreel.core.transfer.coded import make_coded
+from fedreel.core.transfer.settings import TransferConfig
 from fedreel.core.trust import QUESTIONS
 from fedreel.core.update import EVALUATE, TRAIN, Answer, Named, Order, Reply, Update, Value, expect
 from fedreel.core.weights import TensorInfo, Weights, still_bound
 from fedreel.errors import FedreelError, nearest
 
-_OPTIMIZER, _MODEL = "optimizer", "model"  # groups of a client's private tensors
+_MODEL = "model"  # the group of a client's private tensors of the model
 T = TypeVar("T")
 
 
@@ -118,7 +120,7 @@ class Client:
         optimizer = worker.optimizer_of(only)
         optimizer.reset(learning_rate(config, self.round, worker.rounds))
         if config.keep_optimizer:
-            optimizer.restore(self.state.group(_optimizer_group(optimizer, worker)))
+            optimizer.restore(self.state.group(state_group(optimizer, worker.optimizer, self.model)))
         deadline = None if self._order.limit is None else worker.started + self._order.limit
         fitted = fit(
             self.model,
@@ -136,7 +138,7 @@ class Client:
         )
         self.trained(fitted.loss)
         if config.keep_optimizer:
-            self.state.keep(_optimizer_group(optimizer, worker), optimizer.state())
+            self.state.keep(state_group(optimizer, worker.optimizer, self.model), optimizer.state())
         return fitted
 
     def test(self) -> dict[str, float]:
@@ -152,15 +154,6 @@ class Client:
         """Note the numbers of a training that has ended with this mean loss; raises if it diverged."""
         check_finite(loss, self.name)
         self.numbers |= {"samples": float(len(self.data.train)), "loss": loss, **self.data.numbers}
-
-
-def _optimizer_group(optimizer: Optimizer, worker: Worker) -> str:
-    """Where a client keeps its state: apart for each choice of tensors that are trained."""
-    if optimizer is worker.optimizer:
-        return _OPTIMIZER
-    names = {id(p): n for n, p in worker.model.named_parameters()}
-    text = "\n".join(names[id(p)] for p in optimizer.params)
-    return f"{_OPTIMIZER}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
 class Worker:
@@ -180,6 +173,7 @@ class Worker:
         ledger: Ledger,
         policy: Policy,
         memory: int = 0,
+        transfer: TransferConfig | None = None,
     ) -> None:
         """`memory` is how many bytes of the clients' data may lie on the device; 0: a share of what it has."""
         self.task, self.method, self.config, self.population = task, method, config, population
@@ -188,6 +182,7 @@ class Worker:
         self.model, self.weights, self.initial, self.start = made.model, made.weights, made.initial, made.start
         self.travelling, self.private = made.travelling, made.private
         self.door = Door(self.travelling, policy, ledger)
+        self.transfer, self.coded = transfer, make_coded(transfer, self.travelling)
         self.optimizer = make_optimizer(self.model.parameters(), config)
         self.generator = torch.Generator()
         self.recorder = Recorder() if device.type == "cuda" and config.cuda_graph else None
@@ -217,6 +212,7 @@ class Worker:
             store=self.store,
             ledger=self.door.ledger,
             policy=self.door.policy,
+            transfer=self.transfer,
         )
         other.residence, other.trained = self.residence, self.trained
         return other
@@ -303,10 +299,14 @@ class Worker:
         """Keep the private part of a trained model, let its travelling part out."""
         if len(self.private.tensors):
             client.state.keep(_MODEL, weights.take(self.private))
+        tensors, coded = client.tensors, None
+        if self.coded is not None:
+            coded = self.coded.write(order, travelling, client.state)
+            tensors = self.coded.write_beside(order, tensors, client.state)
         self._keep(client, order)
         if self.trained is not None:
             self.trained.keep(order.client, order.round, weights.take(weights.layout.moving))
-        return self.door.release_update(order, travelling, client.numbers, client.tensors, self._declared)
+        return self.door.release_update(order, travelling, client.numbers, tensors, self._declared, coded)
 
     # behind it
 

@@ -173,12 +173,14 @@ class Door:
         numbers: dict[str, float],
         tensors: dict[str, Named],
         declared: Mapping[str, str],
+        coded: Weights | None = None,
     ) -> Update:
-        """The update that leaves; raises if anything in it may not."""
+        """The update that leaves, as it is or `coded`; raises if anything in it may not."""
         if weights.layout != self.travelling:
             extra = sorted(set(weights) - set(self.travelling.place))
             raise FedreelError("tensors that do not travel were about to leave the client", found=", ".join(extra[:5]))
-        update = Update(order.round, order.step, order.client, weights, numbers, tensors)
+        leaving = weights if coded is None else coded
+        update = Update(order.round, order.step, order.client, leaving, numbers, tensors)
         self._release(order, update, declared, {"weights": "weights"} if len(weights) else {})
         return update
 

@@ -20,6 +20,8 @@ from fedreel.core.method import Method
 from fedreel.core.round_stats import RoundStats
 from fedreel.core.server import GLOBAL, MakeTraining, Server, ServerState, Watcher
 from fedreel.core.task import Examples
+from fedreel.core.transfer.coded import make_coded
+from fedreel.core.transfer.settings import TransferConfig
 from fedreel.core.update import ASK, EVALUATE, TRAIN, Answer, Failure, Order, Reply, Update, Value, expect
 from fedreel.core.weights import Weights
 from fedreel.errors import Diverged, FedreelError, RecipeError, RunError, nearest
@@ -49,13 +51,15 @@ class Federation(Server):
         progress: ServerState | None = None,
         public: Callable[[], Examples | None] = lambda: None,
         training: MakeTraining | None = None,
+        transfer: TransferConfig | None = None,
     ) -> None:
         started = progress or ServerState(models={GLOBAL: engine.blueprint.start.clone()})
         super().__init__(engine.blueprint, started, seed, watchers, public, training)
         self._engine, self._method, self.config = engine, method, config
         made, sites = engine.blueprint, getattr(engine, "at_sites", False)
         self._declare = lambda order: declared(method, made.task, order)
-        self._admission = Admission(made.travelling, config.max_change, self._declare, config.max_count)
+        coded = make_coded(transfer, made.travelling)
+        self._admission = Admission(made.travelling, config.max_change, self._declare, config.max_count, coded)
         self._max_weight = config.max_weight if sites else 0.0  # where all clients are at one place, nobody lies
         self.clients = engine.clients
         self._step = self._beyond = 0
@@ -353,22 +357,6 @@ class Federation(Server):
         self._round_stats.moved(kind, down=order.nbytes)
         self._round_stats.ordered += kind == TRAIN
         return order.key
-
-    def refuse(self, failure: Failure) -> None:
-        """Count an answer that is of no use, and note whose it is and why."""
-        refused = self.progress.refused
-        refused[failure.reason] = refused.get(failure.reason, 0) + 1
-        self.record(
-            "refused", client=failure.client, reason=failure.reason, detail=failure.detail, answered_round=failure.round
-        )
-
-    def _tell_watchers(self, done: int, failed: int, total: int, update: Reply) -> None:
-        for watcher in self._watchers:
-            watcher.client_done(self.round, done, failed, total, update.numbers.get("loss", math.nan), update.nbytes)
-
-    def _tell_state(self, client: str, state: str) -> None:
-        for watcher in self._watchers:
-            watcher.client_is(client, state)
 
     def _end_round(self) -> None:
         stats, progress = self._round_stats, self.progress

@@ -66,6 +66,7 @@ def make_worker(job: Job, population: Population, store: PrivateStore, ledger: L
         ledger=ledger,
         policy=policy,
         memory=round(recipe.data.memory * 1e9),
+        transfer=recipe.transfer,
     )
 
 

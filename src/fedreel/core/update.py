@@ -71,6 +71,7 @@ class Update:
     weights: Weights
     numbers: dict[str, float]
     tensors: dict[str, Named] = field(default_factory=dict)
+    carried: int | None = None  # bytes of its tensors on their way, where these are not as many as they have here
 
     def __getitem__(self, name: str) -> float:
         return self.numbers[name]
@@ -88,7 +89,8 @@ class Update:
 
     @property
     def nbytes(self) -> int:
-        return self.weights.nbytes + sum(map(_size, self.tensors.values())) + 8 * len(self.numbers)
+        tensors = self.weights.nbytes + sum(map(_size, self.tensors.values()))
+        return (tensors if self.carried is None else self.carried) + 8 * len(self.numbers)
 
 
 @dataclass(slots=True)

@@ -98,6 +98,7 @@ def run(
                     progress=progress,
                     public=lambda: task.public(recipe.data, recipe.data.seed),
                     training=lambda what, share, own: make_server_training(job, what, share, own),
+                    transfer=recipe.transfer,
                 )
                 if progress is None:
                     fed.record("partition", **engine.describe())

@@ -18,6 +18,7 @@ from fedreel.errors import FedreelError, plain
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 _NAMES = 256  # numbers and tensors of one result
 _ROWS = 1000  # tensors of a layout that the server does not know
+_MORE = 2  # tensors that a code adds to a model's
 _SPARE = 64 << 20  # bytes that an answer may hold beside a model for each that was sent
 REASONS = ("error", "diverged", "timeout", "policy")  # for which a site says that it has no answer
 _ROLES = ("parameter", "norm", "statistics", "buffer")
@@ -179,7 +180,7 @@ class _Reader:
             rows, sent = self._rows[key], self._sent or {}
             if key in sent and rows == [t.row() for t in sent[key].tensors]:
                 self._layouts[key] = sent[key]
-            elif self._sent is not None and len(rows) > max([_ROWS, *(len(known.tensors) for known in sent.values())]):
+            elif self._sent is not None and len(rows) > _MORE + max([_ROWS, *(len(w.tensors) for w in sent.values())]):
                 raise ValueError(f"a layout of {len(rows)} tensors")
             else:
                 self._layouts[key] = _layout(rows)
