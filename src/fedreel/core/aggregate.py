@@ -66,6 +66,11 @@ class Average:
         """The mean model."""
         return self._model.value
 
+    @property
+    def names(self) -> list[str]:
+        """Of the tensors that clients sent beside their models."""
+        return [*self._tensors]
+
     def tensors(self, name: str) -> Weights:
         """The mean of what clients sent under this name."""
         return self._tensors[name].value

@@ -190,8 +190,8 @@ class Worker:
         self.trained: TrainedModels | None = None  # where models are kept to look at afterwards, if they are
         self.started = 0.0
         self._optimizers: dict[tuple[str, ...], Optimizer] = {}
-        self._declared = {**method.sends, **task.sends}
-        check_kinds(self._declared, "the method or task")
+        self.declared = {**method.sends, **task.sends}
+        check_kinds(self.declared, "the method or task")
         self.residence = Residence(device, memory)
         self._known: dict[str, Mapping[str, float]] = {}  # clients' numbers
         self._client: Client | None = None  # whom it last worked for: its data stay till the device has done its work
@@ -221,7 +221,7 @@ class Worker:
         """All that this job can ask of a client: name -> kind. From the declarations that door and ledger use."""
         questions = [getattr(type(self.method), n, None) for n in dir(type(self.method))]
         asked = {name: kind for q in questions for name, kind in getattr(q, "sends", {}).items()}
-        trained = {"weights": "weights", **self._declared} if len(self.travelling.tensors) else self._declared
+        trained = {"weights": "weights", **self.declared} if len(self.travelling.tensors) else self.declared
         return {"name": "name", **trained, **asked}
 
     def vouches(self) -> dict[str, str]:
@@ -300,13 +300,15 @@ class Worker:
         if len(self.private.tensors):
             client.state.keep(_MODEL, weights.take(self.private))
         tensors, coded = client.tensors, None
-        if self.coded is not None:
+        if self.coded is not None and not order.together:
             coded = self.coded.write(order, travelling, client.state)
             tensors = self.coded.write_beside(order, tensors, client.state)
         self._keep(client, order)
         if self.trained is not None:
             self.trained.keep(order.client, order.round, weights.take(weights.layout.moving))
-        return self.door.release_update(order, travelling, client.numbers, tensors, self._declared, coded)
+        if order.together:  # it leaves in a mean
+            return Update(*order.key, order.client, travelling, client.numbers, tensors)
+        return self.door.release_update(order, travelling, client.numbers, tensors, self.declared, coded)
 
     # behind it
 

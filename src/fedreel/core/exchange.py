@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,8 +96,8 @@ class Ledger:
         self._chain = Chain(path, head)
         self._layouts: set[str] | None = None
 
-    def write(self, order: Order, reply: Reply, kinds: Mapping[str, str]) -> None:
-        """Note a departure; raises if that cannot be done."""
+    def write(self, order: Order, reply: Reply, kinds: Mapping[str, str], together: Sequence[str] = ()) -> None:
+        """Note a departure, of a client or of several `together`; raises if that cannot be done."""
         layout = _departing(reply)
         row = {
             "kind": "departure",
@@ -110,6 +110,7 @@ class Ledger:
             "bytes": reply.nbytes,
             "numbers": reply.numbers,
             "kinds": sorted(set(kinds.values())),
+            **({"together": [*together]} if together else {}),
         }
         if self._layouts is None:
             self._layouts = {row["id"] for row in read_ledger(self.path) if row["kind"] == "layout"}
@@ -174,14 +175,17 @@ class Door:
         tensors: dict[str, Named],
         declared: Mapping[str, str],
         coded: Weights | None = None,
+        together: tuple[str, ...] = (),
+        carried: bool = True,
     ) -> Update:
-        """The update that leaves, as it is or `coded`; raises if anything in it may not."""
+        """The update that leaves, as it is or `coded`; raises if anything in it may not. Where it is the mean of
+        several clients `together`, its bytes are `carried` by one of their updates."""
         if weights.layout != self.travelling:
             extra = sorted(set(weights) - set(self.travelling.place))
             raise FedreelError("tensors that do not travel were about to leave the client", found=", ".join(extra[:5]))
         leaving = weights if coded is None else coded
-        update = Update(order.round, order.step, order.client, leaving, numbers, tensors)
-        self._release(order, update, declared, {"weights": "weights"} if len(weights) else {})
+        update = Update(*order.key, order.client, leaving, numbers, tensors, None if carried else 0)
+        self._release(order, update, declared, {"weights": "weights"} if len(weights) else {}, together)
         return update
 
     def release_answer(
@@ -192,7 +196,14 @@ class Door:
         self._release(order, answer, declared, {})
         return answer
 
-    def _release(self, order: Order, reply: Reply, declared: Mapping[str, str], kinds: Mapping[str, str]) -> None:
+    def _release(
+        self,
+        order: Order,
+        reply: Reply,
+        declared: Mapping[str, str],
+        kinds: Mapping[str, str],
+        together: tuple[str, ...] = (),
+    ) -> None:
         for what, names in (("number", reply.numbers), ("tensor", reply.tensors)):
             for name in names:
                 if name not in declared:
@@ -203,4 +214,4 @@ class Door:
                     )
         kinds = {**kinds, **{name: declared[name] for name in (*reply.numbers, *reply.tensors)}}
         self.policy.check(kinds, reply.nbytes, reply.numbers.get("samples"))
-        self.ledger.write(order, reply, kinds)
+        self.ledger.write(order, reply, kinds, together)

@@ -22,6 +22,7 @@ from fedreel.core.server import GLOBAL, MakeTraining, Server, ServerState, Watch
 from fedreel.core.task import Examples
 from fedreel.core.transfer.coded import make_coded
 from fedreel.core.transfer.settings import TransferConfig
+from fedreel.core.transfer.together import weighed_by
 from fedreel.core.update import ASK, EVALUATE, TRAIN, Answer, Failure, Order, Reply, Update, Value, expect
 from fedreel.core.weights import Weights
 from fedreel.errors import Diverged, FedreelError, RecipeError, RunError, nearest
@@ -35,6 +36,7 @@ class _Chain:
 
     clients: deque[str]
     models: Mapping[str, Weights]
+    together: str = ""  # by what a site weighs its clients into one mean
 
 
 class Federation(Server):
@@ -59,6 +61,7 @@ class Federation(Server):
         made, sites = engine.blueprint, getattr(engine, "at_sites", False)
         self._declare = lambda order: declared(method, made.task, order)
         coded = make_coded(transfer, made.travelling)
+        self._together = sites and transfer is not None and transfer.together
         self._admission = Admission(made.travelling, config.max_change, self._declare, config.max_count, coded)
         self._max_weight = config.max_weight if sites else 0.0  # where all clients are at one place, nobody lies
         self.clients = engine.clients
@@ -122,7 +125,8 @@ class Federation(Server):
         for name in by:
             self._check_weighing(name)
         sums = [Average(name, self.mean) for name in by]
-        lanes = [_Chain(deque([c]), _named(weights)) for c in clients]
+        together = weighed_by(self._method, by) if self._together else ""
+        lanes = [_Chain(deque([c]), _named(weights), together) for c in clients]
         for update in self._trained(lanes, args, at_least):
             for average in sums:
                 average.add(update)
@@ -350,7 +354,7 @@ class Federation(Server):
         self._step += 1
         limit = self.config.time_limit or None
         round = self.round + self._beyond
-        order = Order(round, self._step, lane.clients[0], kind, lane.models, args, question, limit)
+        order = Order(round, self._step, lane.clients[0], kind, lane.models, args, question, limit, lane.together)
         self._admission.expect(order)
         self._tell_state(order.client, "working")
         self._engine.submit(order)

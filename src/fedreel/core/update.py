@@ -29,6 +29,7 @@ class Order:
     args: Mapping[str, Value] = field(default_factory=dict)
     question: str = ""
     limit: float | None = None
+    together: str = ""  # by what a site is to weigh its clients into one mean; empty: each update leaves by itself
 
     @property
     def key(self) -> tuple[int, int]:

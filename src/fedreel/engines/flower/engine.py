@@ -29,6 +29,7 @@ from fedreel.engines.flower.wire import pack_orders, unpack_results
 from fedreel.errors import RunError, plain
 
 _MESSAGE_BYTES = 1 << 30  # of one message's answer; a node's orders beyond that go into another
+_TOGETHER = 100  # clients that a site averages: if it dies over them, it begins with them again
 _TTL = 7 * 86400.0  # seconds after which Flower forgets a message
 _LOOK = 5.0  # seconds between two looks at who is there
 _AGAIN = 1800.0  # seconds after which an unanswered message is sent again: a site knows an order it has carried out
@@ -131,7 +132,8 @@ class Transport:
     def _send_waiting(self) -> None:
         for node in list(self._waiting):
             while orders := self._waiting[node]:
-                some, self._waiting[node] = orders[: self._most], orders[self._most :]
+                most = _TOGETHER if orders[0].together else self._most  # whose answer is one model
+                some, self._waiting[node] = orders[:most], orders[most:]
                 limits = [o.limit for o in some if o.limit is not None]
                 deadline = time.monotonic() + sum(limits) + _GRACE if len(limits) == len(some) else None
                 message = _Message(node, some, pack_orders(some, **self._head), deadline)

@@ -35,6 +35,7 @@ def pack_orders(orders: Sequence[Order], **head: Any) -> Frame:
             "kind": o.kind,
             "question": o.question,
             "limit": o.limit,
+            **({"together": o.together} if o.together else {}),
             "models": {name: packer.weights(w) for name, w in o.models.items()},
             "args": {name: packer.value(v) for name, v in o.args.items()},
         }
@@ -58,6 +59,7 @@ def unpack_orders(frame: Frame) -> list[Order]:
             {name: reader.value(v) for name, v in row["args"].items()},
             row["question"],
             row["limit"],
+            row.get("together", ""),
         )
         for row in frame.head["orders"]
     ]
@@ -70,6 +72,7 @@ def _check_order(row: Mapping[str, Any]) -> None:
         "a client's name": isinstance(row["client"], str) and 0 < len(row["client"]) <= 200,
         "train, ask or evaluate": row["kind"] in (TRAIN, ASK, EVALUATE) and isinstance(row["question"], str),
         "a limit of seconds, or none": limit is None or (type(limit) in (int, float) and 0 < limit < math.inf),
+        "a number to weigh by": isinstance(row.get("together", ""), str),
         "a model to train": row["kind"] != TRAIN or bool(row["models"]),
     }
     if missing := [what for what, there in sound.items() if not there]:
@@ -100,15 +103,17 @@ def unpack_results(frame: Frame, orders: Sequence[Order]) -> list[Result]:
     except Exception as error:
         return [_rubbish(order, error) for order in orders]
     results: list[Result] = []
+    carried: set[int] = set()
     for order in orders:
         try:
-            results.append(_result(rows[order.key], order, reader))
+            results.append(_result(rows[order.key], order, reader, carried))
         except Exception as error:
             results.append(_rubbish(order, error))
     return results
 
 
-def _result(row: dict[str, Any], order: Order, reader: _Reader) -> Result:
+def _result(row: dict[str, Any], order: Order, reader: _Reader, carried: set[int]) -> Result:
+    """`carried` are the models that came with results before: of several clients' mean, the bytes count once."""
     if row["client"] != order.client:
         raise ValueError(f"answers for '{row['client']}'")
     if "reason" in row:
@@ -119,7 +124,9 @@ def _result(row: dict[str, Any], order: Order, reader: _Reader) -> Result:
     numbers = {str(name): float(value) for name, value in row["numbers"].items()}
     tensors = {str(name): _named(reader.value(packed)) for name, packed in row["tensors"].items()}
     if order.kind == TRAIN:
-        return Update(*order.key, order.client, reader.weights(row["weights"]), numbers, tensors)
+        again = row["weights"] in carried
+        carried.add(row["weights"])
+        return Update(*order.key, order.client, reader.weights(row["weights"]), numbers, tensors, 0 if again else None)
     return Answer(*order.key, order.client, numbers, tensors)
 
 

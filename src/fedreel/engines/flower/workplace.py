@@ -15,6 +15,7 @@ from fedreel import __version__
 from fedreel.config import Recipe, make_recipe
 from fedreel.core.client import Worker
 from fedreel.core.job_rules import Waiting
+from fedreel.core.transfer.together import Together
 from fedreel.core.update import Failure, Order, Reply, Result
 from fedreel.engines.flower.fence import check_place, pass_fence
 from fedreel.engines.flower.pipe import Frame
@@ -85,7 +86,9 @@ class Workplace:
         if self._last is not None and self._last[0] == this:
             return self._last[1]  # the same frame again: its answer got lost on the way
         worker = self._worker(frame.head)
-        results = [self._order(worker, run, start, order) for order in orders]
+        together = Together(worker)
+        results = [together.take(order, self._order(worker, run, start, order)) for order in orders]
+        results = together.finish(results, self.explain or str)
         worker.store.sync()
         worker.door.ledger.sync()
         reply = pack_results(results, site=self.site)
