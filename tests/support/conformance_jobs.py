@@ -90,7 +90,7 @@ CASES = {
         {"backbone": {"name": "stgcn", "width": 4, "features": 8, "topology": "learnable"}},
         evaluate_every=2,
     ),
-    "int8": Case("fedbn", rounds=3, transfer=TransferConfig(up="int8")),
+    "int8": Case("fedbn", rounds=3, evaluate_every=1, transfer=TransferConfig(up="int8", down="changes")),
     "top-k": Case("scaffold", rounds=3, transfer=TransferConfig(up="top-k", keep=0.2)),
 }
 CACHED = {"head"}  # what the backbone sees of clips lies on the owner's disk

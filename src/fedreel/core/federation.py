@@ -370,7 +370,8 @@ class Federation(Server):
         if progress.round in {round(i * self.config.rounds / self.config.keep_models) for i in kept}:
             self.models[f"round-{progress.round:04}"] = self.weights.clone()
         seconds = time.monotonic() - stats.began
-        self.record("train", **stats.summary(), seconds=seconds)
+        line: dict[str, int] = getattr(self._engine, "traffic", dict)()  # of engines that have one
+        self.record("train", **stats.summary(), **line, seconds=seconds)
         progress.totals["bytes_up"] += stats.bytes_up
         progress.totals["bytes_down"] += stats.bytes_down
         progress.totals["seconds"] += seconds

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedreel.core.update import ASK, EVALUATE, TRAIN, Answer, Failure, Named, Order, Result, Update, Value
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.engines.flower.pipe import Bytes, Frame
+from fedreel.engines.flower.versions import Held, Versions
 from fedreel.errors import FedreelError, plain
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -24,9 +25,10 @@ REASONS = ("error", "diverged", "timeout", "policy")  # for which a site says th
 _ROLES = ("parameter", "norm", "statistics", "buffer")
 
 
-def pack_orders(orders: Sequence[Order], **head: Any) -> Frame:
-    """Several orders in one frame; a model that many of them carry is in it once."""
-    packer = _Packer()
+def pack_orders(orders: Sequence[Order], node: str = "", versions: Versions | None = None, **head: Any) -> Frame:
+    """Several orders in one frame; a model that many of them carry is in it once. With `versions`, of a model that the
+    node has, or nearly, only what is new."""
+    packer = _Packer(node, versions)
     rows = [
         {
             "round": o.round,
@@ -36,7 +38,7 @@ def pack_orders(orders: Sequence[Order], **head: Any) -> Frame:
             "question": o.question,
             "limit": o.limit,
             **({"together": o.together} if o.together else {}),
-            "models": {name: packer.weights(w) for name, w in o.models.items()},
+            "models": {name: packer.model(w) for name, w in o.models.items()},
             "args": {name: packer.value(v) for name, v in o.args.items()},
         }
         for o in orders
@@ -44,12 +46,13 @@ def pack_orders(orders: Sequence[Order], **head: Any) -> Frame:
     return packer.frame(orders=rows, **head)
 
 
-def unpack_orders(frame: Frame) -> list[Order]:
-    """The orders of a frame; raises if one of them is none that a server of ours would give."""
-    reader = _Reader(frame)
+def unpack_orders(frame: Frame, held: Held | None = None) -> list[Order]:
+    """The orders of a frame; raises if one of them is none that a server of ours would give, or Lacking if it refers to
+    a model that is not `held`. Those that came are, afterwards."""
+    reader = _Reader(frame, held=held)
     for row in frame.head["orders"]:
         _check_order(row)
-    return [
+    orders = [
         Order(
             row["round"],
             row["step"],
@@ -63,6 +66,9 @@ def unpack_orders(frame: Frame) -> list[Order]:
         )
         for row in frame.head["orders"]
     ]
+    if held is not None and reader.versions:
+        held.keep({str(told["digest"]): reader.weights(int(at)) for at, told in reader.versions.items()})
+    return orders
 
 
 def _check_order(row: Mapping[str, Any]) -> None:
@@ -142,22 +148,34 @@ def _rubbish(order: Order, error: Exception) -> Failure:
 
 
 class _Packer:
-    def __init__(self) -> None:
+    def __init__(self, node: str = "", versions: Versions | None = None) -> None:
+        self._node, self._versions = node, versions
+        self._told: dict[str, dict[str, str]] = {}
         self._arrays: dict[str, Bytes] = {}
         self._layouts: dict[str, list[list[object]]] = {}
         self._known: dict[int, int] = {}
         self._weights: list[str] = []
         self._alive: list[Weights] = []  # an id is only good as long as its object lives
 
-    def weights(self, weights: Weights) -> int:
+    def model(self, weights: Weights) -> int:
+        """All of a model, or what is new in it for the node."""
+        if self._versions is None or id(weights) in self._known:
+            return self.weights(weights)
+        told, arrays = self._versions.told(self._node, weights)
+        self._told[str(len(self._weights))] = told
+        return self.weights(weights, arrays)
+
+    def weights(self, weights: Weights, arrays: Mapping[torch.dtype, Bytes] | None = None) -> int:
+        """Where weights are in the frame; these `arrays` stand for them, or they themselves."""
         if id(weights) not in self._known:
             at = self._known[id(weights)] = len(self._weights)
             layout = weights.layout
             self._alive.append(weights)
             self._weights.append(layout.id)
             self._layouts[layout.id] = [t.row() for t in layout.tensors]
-            for dtype, flat in weights.flat.items():
-                self._arrays[f"{at}/{_name(dtype)}"] = _bytes(flat)
+            if arrays is None:
+                arrays = {dtype: _bytes(flat) for dtype, flat in weights.flat.items()}
+            self._arrays |= {f"{at}/{_name(dtype)}": array for dtype, array in arrays.items()}
         return self._known[id(weights)]
 
     def value(self, value: Value) -> dict[str, Any]:
@@ -168,15 +186,18 @@ class _Packer:
         return {"value": value}
 
     def frame(self, **head: Any) -> Frame:
-        return Frame({**head, "weights": self._weights, "layouts": self._layouts}, self._arrays)
+        versions = {"versions": self._told} if self._told else {}
+        return Frame({**head, **versions, "weights": self._weights, "layouts": self._layouts}, self._arrays)
 
 
 class _Reader:
     """Reads weights out of a frame. Sizes are checked against the bytes that came before anything is made of them. Of
     an answer, layouts are those that were `sent` or have few tensors."""
 
-    def __init__(self, frame: Frame, sent: Mapping[str, Layout] | None = None) -> None:
+    def __init__(self, frame: Frame, sent: Mapping[str, Layout] | None = None, held: Held | None = None) -> None:
         self._arrays, self._rows, self._sent = frame.arrays, frame.head["layouts"], sent
+        self._held = held
+        self.versions: dict[str, Any] = {} if held is None else frame.head.get("versions", {})
         self._weights: list[str] = frame.head["weights"]
         self._layouts: dict[str, Layout] = {}
         self._made: dict[int, Weights] = {}
@@ -194,6 +215,10 @@ class _Reader:
         return self._layouts[key]
 
     def weights(self, at: int) -> Weights:
+        if at not in self._made and self._held is not None and "base" in self.versions.get(str(at), {}):
+            layout = self._layout(self._weights[at])
+            arrays = {d: self._arrays[key] for d in layout.sizes if (key := f"{at}/{_name(d)}") in self._arrays}
+            self._made[at] = self._held.model(self.versions[str(at)], arrays)
         if at not in self._made:
             layout = self._layout(self._weights[at])
             for dtype, n in layout.sizes.items():

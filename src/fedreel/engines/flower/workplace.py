@@ -19,6 +19,7 @@ from fedreel.core.transfer.together import Together
 from fedreel.core.update import Failure, Order, Reply, Result
 from fedreel.engines.flower.fence import check_place, pass_fence
 from fedreel.engines.flower.pipe import Frame
+from fedreel.engines.flower.versions import Held, Lacking
 from fedreel.engines.flower.wire import pack_results, unpack_orders
 from fedreel.engines.local import attempt
 from fedreel.errors import FedreelError
@@ -44,6 +45,7 @@ class Workplace:
         self.make, self.site, self.explain, self.fences, self.permit = make, site, explain, fences, permit
         self._warm: tuple[str, Mapping[str, Any], Worker] | None = None
         self._last: tuple[object, Frame] | None = None
+        self._held = Held()
 
     def answer(self, frame: Frame) -> Frame:
         try:
@@ -80,7 +82,10 @@ class Workplace:
         return {"site": self.site, "clients": list(clients), "agreement": _digest(agreed), "fedreel": __version__}
 
     def _orders(self, frame: Frame) -> Frame:
-        orders = unpack_orders(frame)
+        try:
+            orders = unpack_orders(frame, self._held)
+        except Lacking:
+            return Frame({"site": self.site, "lacks": True})
         run, start = str(frame.head["run"]), int(frame.head["start"])
         this = (run, start, [(o.client, o.key) for o in orders])
         if self._last is not None and self._last[0] == this:
