@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from fedreel.config import Recipe, RoundConfig, TrainConfig, as_table, load_recipe
+from fedreel.core.admission import Admission
 from fedreel.core.aggregate import Average, Mean
 from fedreel.core.client import Client, Worker
+from fedreel.core.declared import declared
 from fedreel.core.exchange import Policy
 from fedreel.core.federation import Federation
 from fedreel.core.job import Job, make_method
@@ -65,7 +67,9 @@ def answer(at: Workplace, orders: list[Order]) -> list[Result]:
 
 def orders(by: str, clients: int = 4, round: int = 1, **args: Any) -> list[Order]:
     model = make_worker(Path("nowhere"), FedAvg()).start
-    return [Order(round, i, f"c{i}", TRAIN, {"global": model}, args, together=by) for i in range(clients)]
+    return [
+        Order(round, i, f"c{i}", TRAIN, {"global": model}, args, together=(by,) if by else ()) for i in range(clients)
+    ]
 
 
 def added_up(by: str, updates: list[Result]) -> Average:
@@ -190,10 +194,31 @@ def test_with_int8_the_bytes_of_a_site_are_a_quarter_of_one_models(tmp_path: Pat
     assert fed.weights.distance(local.weights) < 0.05 * start.distance(local.weights)
 
 
-def test_whom_to_weigh_by_two_things_is_told_before_anybody_trains(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="FedVSSL weighs the clients' models by samples and by loss"):
-        at_sites(tmp_path, FedVSSL(), INT8)
-    assert not [row for row in departures(tmp_path / "at-north" / "ledger.jsonl") if row["purpose"] == TRAIN]
+@pytest.mark.parametrize("up", ["full", "int8"])
+def test_of_a_method_that_weighs_in_two_ways_a_site_sends_two_means(tmp_path: Path, up: Any) -> None:
+    local, told = federate(tmp_path / "local", FedVSSL())
+    fed, notes = at_sites(tmp_path, FedVSSL(), TransferConfig(up=up, together=True))
+    assert not notes.of("refused")
+    start = make_worker(tmp_path / "start", FedVSSL()).start
+    off = fed.weights.distance(local.weights) / start.distance(local.weights)
+    assert off < (1e-5 if up == "full" else 0.05)
+    if up == "full":
+        update = told.of("train")[0]["bytes_up"] // 4
+        assert notes.of("train")[0]["bytes_up"] == 2 * (2 * update - 3 * 8) + 2 * 3 * 8  # two means from each site
+    rows = [row for row in departures(tmp_path / "at-north" / "ledger.jsonl") if row["purpose"] == TRAIN]
+    north = sum(row["bytes"] for row in rows if row["round"] == 1)
+    assert north < notes.of("train")[0]["bytes_up"] == notes.of("train")[2]["bytes_up"]
+
+
+def test_a_mean_that_was_not_asked_for_is_refused(tmp_path: Path) -> None:
+    worker = make_worker(tmp_path, FedAvg())
+    asked = Order(1, 1, "c0", TRAIN, {"global": worker.start}, together=("samples",))
+    admission = Admission(worker.travelling, 100.0, lambda order: declared(FedAvg(), Toy(), order))
+    numbers = {"samples": 8.0, "loss": 1.0, "frames": 80.0}
+    for means, reason in (({}, None), ({"loss": worker.start}, "names")):
+        admission.expect(asked)
+        judged = admission.judge(Update(1, 1, "c0", worker.start, numbers, {}, dict(means)))
+        assert (judged and judged.reason) == reason
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,10 @@ class Admission:
         if order.kind == TRAIN:
             if not isinstance(reply, Update):
                 raise Refused("names", "the answer to a training order must carry a model")
-            self._check_weights(order, reply.weights)
+            if {*reply.means} != {*order.together[1:]}:
+                raise Refused("names", "other means than those that were asked for")
+            for weights in (reply.weights, *reply.means.values()):
+                self._check_weights(order, weights)
         elif may.problem is not None and (text := may.problem(_answer(reply))):
             raise Refused("range", text)
         for name in PINNED:
@@ -111,6 +114,7 @@ class Admission:
         update.carried = update.nbytes - 8 * len(update.numbers)
         try:
             update.weights = coded.read(order, update.weights, _difference)
+            update.means = {by: coded.read(order, mean, _difference) for by, mean in update.means.items()}
             for name, tensor in update.tensors.items():
                 if isinstance(tensor, Weights):
                     update.tensors[name] = coded.read_beside(tensor, _difference)

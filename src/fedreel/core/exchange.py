@@ -134,10 +134,11 @@ def _described(layout: Layout) -> dict[str, object]:
 def _departing(reply: Reply) -> Layout | None:
     """All tensors that leave with a reply: the model's under their own names, others under theirs."""
     model = reply.weights.layout if isinstance(reply, Update) else Layout(())
-    if not reply.tensors:
+    means = {f"by {name}": w for name, w in reply.means.items()} if isinstance(reply, Update) else {}
+    if not reply.tensors and not means:
         return model if model.tensors else None
     beside: list[TensorInfo] = []
-    for name, value in reply.tensors.items():
+    for name, value in (*means.items(), *reply.tensors.items()):
         if isinstance(value, Weights):
             beside += [replace(t, name=f"{name}/{t.name}") for t in value.layout.tensors]
         else:
@@ -175,16 +176,17 @@ class Door:
         tensors: dict[str, Named],
         declared: Mapping[str, str],
         coded: Weights | None = None,
+        means: Mapping[str, Weights] | None = None,
         together: tuple[str, ...] = (),
         carried: bool = True,
     ) -> Update:
         """The update that leaves, as it is or `coded`; raises if anything in it may not. Where it is the mean of
-        several clients `together`, its bytes are `carried` by one of their updates."""
+        several clients `together`, or several `means`, the bytes are `carried` by one of their updates."""
         if weights.layout != self.travelling:
             extra = sorted(set(weights) - set(self.travelling.place))
             raise FedreelError("tensors that do not travel were about to leave the client", found=", ".join(extra[:5]))
         leaving = weights if coded is None else coded
-        update = Update(*order.key, order.client, leaving, numbers, tensors, None if carried else 0)
+        update = Update(*order.key, order.client, leaving, numbers, tensors, dict(means or {}), None if carried else 0)
         self._release(order, update, declared, {"weights": "weights"} if len(weights) else {}, together)
         return update
 

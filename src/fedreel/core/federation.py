@@ -36,7 +36,7 @@ class _Chain:
 
     clients: deque[str]
     models: Mapping[str, Weights]
-    together: str = ""  # by what a site weighs its clients into one mean
+    together: tuple[str, ...] = ()  # by what a site weighs its clients into means
 
 
 class Federation(Server):
@@ -125,7 +125,7 @@ class Federation(Server):
         for name in by:
             self._check_weighing(name)
         sums = [Average(name, self.mean) for name in by]
-        together = weighed_by(self._method, by) if self._together else ""
+        together = weighed_by(self._method, by) if self._together else ()
         lanes = [_Chain(deque([c]), _named(weights), together) for c in clients]
         for update in self._trained(lanes, args, at_least):
             for average in sums:

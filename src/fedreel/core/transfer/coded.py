@@ -16,6 +16,7 @@ from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.errors import Diverged
 
 BASE = "transfer/base"  # which of several models that came with an order the change is against
+_REMEMBERED = 2
 _RESIDUAL = "transfer"  # the group of a client's private tensors
 
 
@@ -31,7 +32,7 @@ class Coded:
 
     def __init__(self, code: Code, travelling: Layout, feedback: bool) -> None:
         self.code, self.travelling, self.feedback = code, travelling, feedback
-        self._last: tuple[Weights, Weights, Weights] | None = None  # coded, sent, read
+        self._read_last: list[tuple[Weights, Weights, Weights]] = []  # coded, sent, read: a site's mean comes often
 
     def layout(self, models: int = 1) -> Layout:
         """The tensors of an update to an order with so many models."""
@@ -44,13 +45,14 @@ class Coded:
 
     # at the client
 
-    def write(self, order: Order, weights: Weights, state: State) -> Weights:
-        """The update that leaves. What it loses is kept in the client's state, and goes with the next one."""
+    def write(self, order: Order, weights: Weights, state: State, by: str = "") -> Weights:
+        """The update that leaves. What it loses is kept in the client's state, and goes with the next one; of several
+        means of a site, apart for what they are weighed `by`."""
         sent = _nearest(weights, order.models)
         base = order.models[sent].to(_device(weights))
         change = join(weights, self.travelling.trained) - join(base, self.travelling.trained)
         coded = Weights.zeros(self.layout(len(order.models)), _device(weights))
-        self._write(change, coded, state, f"model/{sent}", order.client)
+        self._write(change, coded, state, f"model/{sent}/{by}" if by else f"model/{sent}", order.client)
         for name in self._rest.place:
             coded[name].copy_(weights[name])
         if len(order.models) > 1:
@@ -87,9 +89,12 @@ class Coded:
         if not 0 <= at < len(order.models):
             raise Damaged("range", f"a change of model {at}, and {len(order.models)} were sent")
         sent = list(order.models.values())[at]
-        if self._last is None or self._last[0] is not coded or self._last[1] is not sent:
-            self._last = (coded, sent, self._read(coded, sent.to(_device(coded))))
-        return self._last[2]
+        for known, base, model in self._read_last:
+            if known is coded and base is sent:
+                return model
+        model = self._read(coded, sent.to(_device(coded)))
+        self._read_last = [*self._read_last[1 - _REMEMBERED :], (coded, sent, model)]
+        return model
 
     def _read(self, coded: Weights, sent: Weights) -> Weights:
         trained, model = self.travelling.trained, sent.clone()

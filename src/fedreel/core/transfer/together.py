@@ -1,6 +1,6 @@
 """A site's clients in one mean: what leaves the site is the mean of their models, and each client's numbers.
 
-The server adds that one mean with each client's own weight. So its sum is the one that single models would have given,
+The server adds that mean with each client's own weight. So its sum is the one that single models would have given,
 up to rounding, and it counts, caps and judges numbers as ever."""
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ def check_together(recipe: Recipe, method: Method) -> None:
         )
 
 
-def weighed_by(method: Method, by: Sequence[str]) -> str:
-    """By what sites weigh their clients into one mean."""
-    if len(by) > 1:
+def weighed_by(method: Method, by: Sequence[str]) -> tuple[str, ...]:
+    """By what sites weigh their clients into means, one for each of these."""
+    if len(by) > 1 and "weights" in method.sends.values():
         raise RecipeError(
-            f"{type(method).__name__} weighs the clients' models by {' and by '.join(by)}: one mean is not enough",
+            f"{type(method).__name__} sends tensors beside its model, and weighs models by {' and by '.join(by)}",
             where="[transfer] together",
             expected="false",
         )
-    return by[0]
+    return tuple(by)
 
 
 @dataclass
 class _Group:
     """Clients whose models are averaged: those that were sent the same, to be weighed alike."""
 
-    average: Average
+    averages: list[Average]
     orders: list[Order] = field(default_factory=list)
     updates: list[Update] = field(default_factory=list)
 
 
 class Together:
-    """The orders of one message at a site. Updates are added up as they come: there is one model in memory, whatever
-    the number of clients."""
+    """The orders of one message at a site. Updates are added up as they come: there is one model in memory for each way
+    to weigh them, whatever the number of clients."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -73,8 +73,9 @@ class Together:
         if not order.together or not isinstance(result, Update):
             return result
         key = (order.round, order.together, *map(id, order.models.values()))
-        group = self._groups.setdefault(key, _Group(Average(order.together, Mean)))
-        group.average.add(result)
+        group = self._groups.setdefault(key, _Group([Average(by, Mean) for by in order.together]))
+        for average in group.averages:
+            average.add(result)
         result.weights, result.tensors = _EMPTY, {}
         group.orders.append(order)
         group.updates.append(result)
@@ -94,14 +95,16 @@ class Together:
         return [failed.get((r.round, r.step), r) for r in results]
 
     def _release(self, group: _Group) -> None:
-        worker, average, first = self.worker, group.average, group.orders[0]
-        mean = average.weights
-        tensors: dict[str, Named] = {name: average.tensors(name) for name in average.names}
+        worker, first = self.worker, group.orders[0]
+        mean, *others = (average.weights for average in group.averages)
+        means = dict(zip(first.together[1:], others))
+        tensors: dict[str, Named] = {name: group.averages[0].tensors(name) for name in group.averages[0].names}
         coded = None
         if worker.coded is not None:
-            state = self._store.load(_SITE, first.key)
-            state = State(dict(state.tensors), dict(state.numbers))
+            kept = self._store.load(_SITE, first.key)
+            state = State(dict(kept.tensors), dict(kept.numbers))
             coded = worker.coded.write(first, mean, state)
+            means = {by: worker.coded.write(first, other, state, by) for by, other in means.items()}
             tensors = worker.coded.write_beside(first, tensors, state)
             if state:
                 self._store.save(_SITE, group.orders[-1].key, state)
@@ -109,9 +112,9 @@ class Together:
         names = tuple(order.client for order in group.orders)
         for order, update in zip(group.orders, group.updates):
             made = worker.door.release_update(
-                order, mean, update.numbers, tensors, worker.declared, coded, names, carried=order is first
+                order, mean, update.numbers, tensors, worker.declared, coded, means, names, carried=order is first
             )
-            update.weights, update.tensors = made.weights, made.tensors
+            update.weights, update.tensors, update.means = made.weights, made.tensors, made.means
 
     @cached_property
     def _store(self) -> PrivateStore:

@@ -23,8 +23,8 @@ def check_place(worker: Worker, order: Order) -> None:
         raise FedreelError(f"an order of round {order.round}", expected=f"at most {worker.rounds + 1}")
     if any(weights.layout != worker.travelling for weights in order.models.values()):
         raise FedreelError("a model of the order does not have the tensors that travel in this job")
-    if order.together:
-        check_weighing(order.together, [*worker.declared])
+    for by in order.together:
+        check_weighing(by, [*worker.declared])
 
 
 def pass_fence(folder: Path, store: PrivateStore, start: int, order: Order) -> None:

@@ -37,7 +37,7 @@ def pack_orders(orders: Sequence[Order], node: str = "", versions: Versions | No
             "kind": o.kind,
             "question": o.question,
             "limit": o.limit,
-            **({"together": o.together} if o.together else {}),
+            **({"together": [*o.together]} if o.together else {}),
             "models": {name: packer.model(w) for name, w in o.models.items()},
             "args": {name: packer.value(v) for name, v in o.args.items()},
         }
@@ -62,7 +62,7 @@ def unpack_orders(frame: Frame, held: Held | None = None) -> list[Order]:
             {name: reader.value(v) for name, v in row["args"].items()},
             row["question"],
             row["limit"],
-            row.get("together", ""),
+            tuple(row.get("together", ())),
         )
         for row in frame.head["orders"]
     ]
@@ -78,11 +78,15 @@ def _check_order(row: Mapping[str, Any]) -> None:
         "a client's name": isinstance(row["client"], str) and 0 < len(row["client"]) <= 200,
         "train, ask or evaluate": row["kind"] in (TRAIN, ASK, EVALUATE) and isinstance(row["question"], str),
         "a limit of seconds, or none": limit is None or (type(limit) in (int, float) and 0 < limit < math.inf),
-        "a number to weigh by": isinstance(row.get("together", ""), str),
+        "names of numbers to weigh by": _are_names(row.get("together", [])),
         "a model to train": row["kind"] != TRAIN or bool(row["models"]),
     }
     if missing := [what for what, there in sound.items() if not there]:
         raise FedreelError("an order cannot be carried out", expected=", ".join(missing))
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= _NAMES and all(isinstance(name, str) for name in value)
 
 
 def pack_results(results: Sequence[Result], **head: Any) -> Frame:
@@ -94,7 +98,9 @@ def pack_results(results: Sequence[Result], **head: Any) -> Frame:
             row |= {"reason": r.reason, "detail": r.detail}
         else:
             row |= {"numbers": r.numbers, "tensors": {name: packer.value(v) for name, v in r.tensors.items()}}
-            row |= {"weights": packer.weights(r.weights)} if isinstance(r, Update) else {}
+            if isinstance(r, Update):
+                row |= {"weights": packer.weights(r.weights)}
+                row |= {"means": {by: packer.weights(w) for by, w in r.means.items()}} if r.means else {}
         rows.append(row)
     return packer.frame(results=rows, **head)
 
@@ -132,7 +138,9 @@ def _result(row: dict[str, Any], order: Order, reader: _Reader, carried: set[int
     if order.kind == TRAIN:
         again = row["weights"] in carried
         carried.add(row["weights"])
-        return Update(*order.key, order.client, reader.weights(row["weights"]), numbers, tensors, 0 if again else None)
+        means = {by: reader.weights(row["means"][by]) for by in order.together[1:]}
+        weights, bytes_once = reader.weights(row["weights"]), 0 if again else None
+        return Update(*order.key, order.client, weights, numbers, tensors, means, bytes_once)
     return Answer(*order.key, order.client, numbers, tensors)
 
 
