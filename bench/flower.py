@@ -1,10 +1,12 @@
 """Time per round on Flower against the `local` engine, and bytes on the wire: 10 clients, 0.5 MB and 130 MB of weights.
 
-    python bench/flower.py [--rounds 3] [--sizes 0.5 130]
+    python bench/flower.py [--rounds 3] [--sizes 0.5 130] [--engines local flower-sim flower] [--set KEY=VALUE ...]
+                           [--cut MB]
 
 `flower` is two sites with five clients each on loopback, with TLS and node keys, started by the command line. Between
 the sites and the server lies a line that counts bytes. The clients' work is next to nothing, so that a round's time is
-transport: processes that Flower starts, polling, copies, TLS. The first round is left out."""
+transport: processes that Flower starts, polling, copies, TLS. The first round is left out. Settings such as
+transfer.up=int8 hold for all runs; with --cut the line breaks after every so many MB, and sites must connect anew."""
 
 from __future__ import annotations
 
@@ -31,26 +33,36 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--sizes", type=float, nargs="+", default=[0.5, 130.0], help="MB of weights")
+    arguments.add_argument("--engines", nargs="+", default=["local", "flower-sim", "flower"])
+    arguments.add_argument("--set", dest="settings", action="append", default=[], help="a setting of the recipe")
+    arguments.add_argument("--cut", type=float, default=0.0, help="MB after which the line breaks; 0: it does not")
     options = arguments.parse_args()
+    here = [engine for engine in options.engines if engine != "flower"]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         root = Path(folder)
         for megabytes in options.sizes:
-            for engine in ("local", "flower-sim"):
-                rows.append(measure(root, engine, megabytes, options.rounds))
-        with Sites(root) as sites:
-            for megabytes in options.sizes:
-                rows.append(measure(root, "flower", megabytes, options.rounds, sites))
+            for engine in here:
+                rows.append(measure(root, engine, megabytes, options.rounds, options.settings))
+        if "flower" in options.engines:
+            with Sites(root, int(options.cut * 1e6)) as sites:
+                for megabytes in options.sizes:
+                    rows.append(measure(root, "flower", megabytes, options.rounds, options.settings, sites))
+                if options.cut:
+                    print(f"the line broke {sites.line.breaks} times")
     show(rows)
 
 
-def measure(root: Path, engine: str, megabytes: float, rounds: int, sites: Sites | None = None) -> dict[str, Any]:
+def measure(
+    root: Path, engine: str, megabytes: float, rounds: int, settings: list[str], sites: Sites | None = None
+) -> dict[str, Any]:
     out = root / f"{engine}-{megabytes:g}"
     text = RECIPE.format(size=int(megabytes * 1e6 / 4), rounds=rounds, clients=CLIENTS)
     (root / "job.toml").write_text(text)
     words = ["submit", "--server", str(sites.server)] if sites else ["run", "--engine", engine]
     before = sites.line.counted() if sites else (0, 0)
     began = time.monotonic()
+    words += [word for setting in settings for word in ("--set", setting)]
     subprocess.run([*FEDREEL, words[0], str(root / "job.toml"), "--out", str(out), *words[1:], "--quiet"],
                    env=environment(), check=True, stdout=subprocess.DEVNULL)  # fmt: skip
     wall = time.monotonic() - began
@@ -72,13 +84,16 @@ def measure(root: Path, engine: str, megabytes: float, rounds: int, sites: Sites
 
 def show(rows: list[dict[str, Any]]) -> None:
     local = {r["megabytes"]: r["seconds_per_round"] for r in rows if r["engine"] == "local"}
-    print(f"{'engine':<12}{'weights':>11}{'s/round':>10}{'x local':>10}{'run s':>9}{'wire up':>12}{'wire down':>12}")
+    head = f"{'engine':<12}{'weights':>11}{'s/round':>10}{'x local':>10}{'run s':>9}"
+    print(f"{head}{'updates':>12}{'wire up':>12}{'wire down':>12}")
     for r in rows:
-        r["times_local"] = r["seconds_per_round"] / local[r["megabytes"]]
+        if r["megabytes"] in local:
+            r["times_local"] = r["seconds_per_round"] / local[r["megabytes"]]
+        times = f"{r['times_local']:>10.1f}" if "times_local" in r else f"{'-':>10}"
         wire = [f"{r[k] / 1e6:9.1f} MB" if r["engine"] == "flower" else f"{'-':>12}" for k in ("wire_up", "wire_down")]
-        numbers = f"{r['seconds_per_round']:>10.2f}{r['times_local']:>10.1f}{r['whole_run']:>9.1f}"
-        print(f"{r['engine']:<12}{r['megabytes']:>8g} MB{numbers}{''.join(wire)}")
-    print("wire: between sites and server, per round of the whole run")
+        numbers = f"{r['seconds_per_round']:>10.2f}{times}{r['whole_run']:>9.1f}"
+        print(f"{r['engine']:<12}{r['megabytes']:>8g} MB{numbers}{r['update_bytes'] / 1e6:>9.1f} MB{''.join(wire)}")
+    print("updates: what clients send, as the ledger counts it; wire: between sites and server; each a round's")
     result = {
         f"{r['engine']}_{r['megabytes']:g}MB": {k: round(v, 3) for k, v in r.items() if isinstance(v, float)}
         for r in rows
@@ -111,11 +126,14 @@ def environment() -> dict[str, str]:
 
 
 class Line(threading.Thread):
-    """A piece of cable: passes bytes between a port here and another, and counts them."""
+    """A piece of cable: passes bytes between a port here and another, and counts them. It breaks after every so many,
+    in the middle of whatever is under way; whoever is connected must connect anew."""
 
-    def __init__(self, to: int) -> None:
+    def __init__(self, to: int, cut: int = 0) -> None:
         super().__init__(daemon=True)
         self.to, self.port, self.up, self.down = to, 0, 0, 0
+        self.cut, self.breaks = cut, 0
+        self._ends: set[asyncio.StreamWriter] = set()
         self._ready = threading.Event()
         self.start()
         self._ready.wait()
@@ -139,12 +157,19 @@ class Line(threading.Thread):
         except OSError:
             writer.close()
             return
+        self._ends |= {writer, far_writer}
         await asyncio.gather(self._pass(reader, far_writer, "up"), self._pass(far_reader, writer, "down"))
+        self._ends -= {writer, far_writer}
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: str) -> None:
         try:
             while piece := await reader.read(1 << 18):
                 setattr(self, way, getattr(self, way) + len(piece))
+                if self.cut and self.up + self.down > self.cut * (self.breaks + 1):
+                    self.breaks += 1
+                    for end in self._ends:
+                        end.transport.abort()
+                    return
                 writer.write(piece)
                 await writer.drain()
         except OSError:
@@ -156,8 +181,8 @@ class Line(threading.Thread):
 class Sites:
     """A server and two sites, up while the block lasts."""
 
-    def __init__(self, root: Path) -> None:
-        self.root, self.server = root, root / "server"
+    def __init__(self, root: Path, cut: int = 0) -> None:
+        self.root, self.server, self.cut = root, root / "server", cut
         self._running: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Sites:
@@ -173,7 +198,7 @@ class Sites:
             (data / "clients.txt").write_text(" ".join(names))
             self._do("site", "init", self.root / site, "--data", data, "--allow", "*")
             self._do("server", "enroll", self.root / site / "site.pub", "--server", self.server)
-        self.line = Line(port)
+        self.line = Line(port, self.cut)
         self._start("server", "Listening for sites", "server", "start", self.server)
         ca = self.server / "ca.crt"
         for site in SITES:

@@ -16,6 +16,7 @@ from fedreel.config import (
     Recipe,
     RoundConfig,
     TrainConfig,
+    TransferConfig,
     as_table,
     build,
     load_recipe,
@@ -81,6 +82,15 @@ recipes = st.builds(
         repeat=whole,
         time_limit=positive,
         max_change=st.floats(0),
+    ),
+    transfer=st.none()
+    | st.builds(
+        TransferConfig,
+        up=st.sampled_from(["full", "bf16", "int8", "top-k"]),
+        keep=st.floats(0.001, 1),
+        feedback=st.booleans(),
+        together=st.booleans(),
+        down=st.sampled_from(["full", "changes"]),
     ),
 )
 
@@ -235,6 +245,16 @@ def test_files_that_are_no_recipe(tmp_path: Path, content: bytes | None, said: s
     with pytest.raises(RecipeError, match=said) as caught:
         load_recipe(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_wrong_setting_of_a_section_that_may_be_missing_is_told_as_of_any_other() -> None:
+    assert load_recipe("recognition").transfer is None
+    assert load_recipe("recognition", ["transfer.up=int8"]).transfer == TransferConfig(up="int8")
+    with pytest.raises(RecipeError, match="'int4' is not a possible value") as caught:
+        load_recipe("recognition", ["transfer.up=int4"])
+    assert "did you mean 'int8'?" in str(caught.value)
+    with pytest.raises(RecipeError, match="unknown key 'upp'"):
+        load_recipe("recognition", ["transfer.upp=int8"])
 
 
 def test_nearest_names_the_closest_or_all() -> None:

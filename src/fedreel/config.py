@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from fedreel.errors import RecipeError, nearest
 from fedreel.fields import AtServer, Word
 from fedreel.registry import ENGINES, METHODS, TASKS, Registry
-from fedreel.sections import DataConfig, PrivacyConfig, RoundConfig, TrainConfig, check_ranges
+from fedreel.sections import DataConfig, PrivacyConfig, RoundConfig, TrainConfig, TransferConfig, check_ranges
 
 T = TypeVar("T")
 MOST_TEXT = 1 << 20  # characters of a TOML file
@@ -38,6 +38,7 @@ class Recipe:
     round: RoundConfig = field(default_factory=RoundConfig)
     privacy: PrivacyConfig | None = None  # [privacy]: what may be learned about one client or example; none: anything
     server: TrainConfig | None = None  # [server]: how the server trains, for methods in which it does; none: as clients
+    transfer: TransferConfig | None = None  # [transfer]: in which form models travel; none: as they are
 
     def __post_init__(self) -> None:
         check_ranges(self, "recipe", seed=(0, 2**63 - 1))
@@ -199,6 +200,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if hint is types.NoneType and value is None:
         return None
     if origin in (typing.Union, types.UnionType):
+        if isinstance(value, dict) and (sections := [option for option in args if dataclasses.is_dataclass(option)]):
+            return _convert(sections[0], value, where)  # its own error says more than that no option fits
         for option in args:
             try:
                 return _convert(option, value, where)

@@ -127,6 +127,23 @@ class PrivacyConfig:
             )
 
 
+@dataclass(frozen=True)
+class TransferConfig:
+    """[transfer]: in which form models travel, for lines on which every byte counts."""
+
+    up: Literal["full", "bf16", "int8", "top-k"] = "full"  # a client's change: as it is, rounded, or its largest part
+    keep: float = 0.01  # top-k: share of the numbers that travel
+    feedback: bool = True  # what rounding leaves out stays with its client, which adds it to its next change
+    together: bool = False  # at real sites: the mean of a site's clients travels, where the method sees sums only
+    down: Literal["full", "changes"] = "full"  # at real sites: models, or what is new against what the site has
+
+    def __post_init__(self) -> None:
+        if not 0 < self.keep <= 1:
+            raise RecipeError(
+                "keep is out of range", where="[transfer] keep", expected="above 0, up to 1", found=str(self.keep)
+            )
+
+
 def check_ranges(config: object, section: str, **ranges: tuple[float, float]) -> None:
     """Raise unless every named number of a section, or each of several, lies in its range, ends included (so that nan
     does not)."""

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig, as_table
+from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig, TransferConfig, as_table
 from fedreel.engines.flower.pipe import Frame
 from fedreel.engines.flower.workplace import Workplace, for_others
 from fedreel.errors import DataError, RecipeError
@@ -45,7 +45,7 @@ def local(here: SiteFolder, task: str, **settings: Any) -> dict[str, Any]:
 
 def sections() -> Iterator[tuple[str, type]]:
     """Every class that a recipe's settings go into."""
-    for cls in (Recipe, DataConfig, TrainConfig, RoundConfig):
+    for cls in (Recipe, DataConfig, TrainConfig, RoundConfig, TransferConfig):
         yield cls.__name__, cls
     for registry in (TASKS, METHODS, BACKBONES):
         for name in registry.names():

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
 
-from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig
+from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig, TransferConfig
 from fedreel.core.job import make_method, make_task
 from fedreel.engines.flower import engine
 from fedreel.engines.flower.link import Link
@@ -52,6 +52,7 @@ class Case:
     evaluate_every: int = 0
     keep_optimizer: bool = False
     needs: str = ""  # a package of an extra
+    transfer: TransferConfig | None = None
 
     @property
     def able(self) -> bool:
@@ -88,6 +89,8 @@ CASES = {
         {"backbone": {"name": "stgcn", "width": 4, "features": 8, "topology": "learnable"}},
         evaluate_every=2,
     ),
+    "int8": Case("fedbn", rounds=3, evaluate_every=1, transfer=TransferConfig(up="int8", down="changes")),
+    "top-k": Case("scaffold", rounds=3, transfer=TransferConfig(up="top-k", keep=0.2)),
 }
 CACHED = {"head"}  # what the backbone sees of clips lies on the owner's disk
 NEEDS_ALL_DATA = {"centralised"}  # cannot run at real sites, and says so
@@ -117,6 +120,7 @@ def recipe_of(case: Case, data: Path, engine: dict[str, Any], rounds: int) -> Re
         data=DataConfig(source=str(folder), role=case.task, public=str(folder)),
         train=TrainConfig(batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=case.keep_optimizer),
         round=RoundConfig(rounds=rounds, evaluate_every=case.evaluate_every, fraction=0.75, min_answers=1.0),
+        transfer=case.transfer,
     )
 
 

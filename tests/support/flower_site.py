@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli_w
 
-from fedreel.config import Recipe, RoundConfig, TrainConfig, as_table
+from fedreel.config import Recipe, RoundConfig, TrainConfig, TransferConfig, as_table
 
 TESTS = Path(__file__).parent.parent
 FEDREEL = [sys.executable, "-m", "fedreel"]
@@ -30,7 +30,8 @@ def environment(*first: Path) -> dict[str, str]:
 
 
 def toy_recipe(rounds: int, seconds: float = 0.0, **changes: Any) -> Recipe:
-    """A job on the toy whose clients keep a head, a counter and their optimizer, and take their time."""
+    """A job on the toy whose clients keep a head, a counter, their optimizer and what rounding left out, and take their
+    time."""
     given = {
         "system": "toy",
         "device": "cpu",
@@ -38,6 +39,7 @@ def toy_recipe(rounds: int, seconds: float = 0.0, **changes: Any) -> Recipe:
         "method": {"name": "slow", "seconds": seconds},
         "train": TrainConfig(batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=True),
         "round": RoundConfig(rounds=rounds, evaluate_every=rounds, min_answers=1.0),
+        "transfer": TransferConfig(up="int8", down="changes"),  # remainders and models that sites must find again
     }
     return Recipe(**{**given, **changes})
 

@@ -19,7 +19,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import fedreel.core.state as state
 import fedreel.runs.checkpoint as checkpoint
-from fedreel.config import Recipe, RoundConfig, TrainConfig
+from fedreel.config import Recipe, RoundConfig, TrainConfig, TransferConfig
 from fedreel.methods.fedbn import FedBN
 from fedreel.runs.run import run
 from support.toy import Toy
@@ -33,6 +33,7 @@ def work(out: Path) -> None:
         method={"name": "fedbn"},
         train=TrainConfig(batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=True),
         round=RoundConfig(rounds=6, fraction=0.5, evaluate_every=2),
+        transfer=TransferConfig(up="int8"),  # so that remainders must come back as well
     )
     run(recipe, out, resume=(out / "recipe.toml").exists(), quiet=True, task=Toy(), method=FedBN(weight_by="equal"))
 

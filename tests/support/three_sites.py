@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -125,13 +125,24 @@ class ThreeSites:
 
     @classmethod
     def begin(cls, job: Job) -> FlowerEngine:
-        def make(folder: Path, name: str) -> Callable[[Any, str], Worker]:
-            task = ToyAt(clients=3, here=(name,))
-            return lambda recipe, run: make_worker(folder, job.method, task, recipe.train, rounds=2)
+        engine, ThreeSites.link = engine_at(job, {name: (name,) for name in cls.names}, clients=3, lie=cls.lie)
+        return engine
 
-        places = {n: Workplace(make(job.out.parent / f"at-{n}", n), n, for_others, None) for n in cls.names}
-        ThreeSites.link = link = SitesLink(places, cls.lie)
-        blueprint = Blueprint(job.task, job.method, job.recipe.seed, job.device)
-        wanted = {name: name for name in cls.names}
-        roster = call_roster(job, cast(Link, link), blueprint, wanted, 10.0)
-        return FlowerEngine(job, blueprint, cast(Link, link), roster, 300.0)
+
+def engine_at(
+    job: Job, here: Mapping[str, tuple[str, ...]], *, clients: int, lie: Lie | None = None
+) -> tuple[FlowerEngine, SitesLink]:
+    """An engine for sites that have these of the toy's clients, and its line to them."""
+
+    def make(folder: Path, name: str) -> Callable[[Any, str], Worker]:
+        task = ToyAt(clients=clients, here=here[name])
+        rounds = job.recipe.round.rounds
+        return lambda recipe, run: make_worker(
+            folder, job.method, task, recipe.train, rounds=rounds, transfer=recipe.transfer
+        )
+
+    places = {n: Workplace(make(job.out.parent / f"at-{n}", n), n, for_others, None) for n in here}
+    link = SitesLink(places, lie)
+    blueprint = Blueprint(job.task, job.method, job.recipe.seed, job.device)
+    roster = call_roster(job, cast(Link, link), blueprint, {name: name for name in here}, 10.0)
+    return FlowerEngine(job, blueprint, cast(Link, link), roster, 300.0), link

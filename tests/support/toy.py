@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedreel.config import RoundConfig, TrainConfig
+from fedreel.config import RoundConfig, TrainConfig, TransferConfig
 from fedreel.core.abilities import Blocks, Contrastable, Sequences, ServerObjective, Supervision, Temporal
 from fedreel.core.batchnorm import statistics_kept
 from fedreel.core.client import Worker
@@ -205,6 +205,7 @@ def make_worker(
     rounds: int = 3,
     seed: int = 0,
     policy: Policy | None = None,
+    transfer: TransferConfig | None = None,
 ) -> Worker:
     task = task or Toy()
     return Worker(
@@ -218,12 +219,13 @@ def make_worker(
         store=PrivateStore(folder / "clients"),
         ledger=Ledger(folder / "ledger.jsonl"),
         policy=policy or Policy(),
+        transfer=transfer,
     )
 
 
 def federate(folder: Path, method: Method, *, wrap: Any = None, **options: Any) -> tuple[Federation, Notes]:
-    """Run a method on the toy to its end. Options: those of RoundConfig, and task, train, seed, policy."""
-    own = {k: options.pop(k) for k in ("task", "train", "policy") if k in options}
+    """Run a method on the toy to its end. Options: those of RoundConfig, and task, train, seed, policy, transfer."""
+    own = {k: options.pop(k) for k in ("task", "train", "policy", "transfer") if k in options}
     seed = options.pop("seed", 0)
     config = RoundConfig(**{"rounds": 3, **options})
     engine: Any = LocalEngine(make_worker(folder, method, rounds=config.rounds, seed=seed, **own))
@@ -240,6 +242,7 @@ def federate(folder: Path, method: Method, *, wrap: Any = None, **options: Any) 
         training=lambda what, share, own: ServerTraining(
             task.server_objective(what, own, share), engine.worker.config, config.rounds, seed, torch.device("cpu")
         ),
+        transfer=own.get("transfer"),
     )
     method.run(fed)
     engine.close()

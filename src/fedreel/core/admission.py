@@ -10,6 +10,8 @@ from typing import TypeVar
 from torch import Tensor
 
 from fedreel.core.declared import NUMBERS, PER_SAMPLE, RANGES, TENSORS, TESTED, Declared
+from fedreel.core.transfer.coded import Coded
+from fedreel.core.transfer.codes import Damaged
 from fedreel.core.update import EVALUATE, TRAIN, Answer, Failure, Named, Order, Reply, Update
 from fedreel.core.weights import Layout, Weights
 from fedreel.errors import plain
@@ -31,9 +33,15 @@ class Admission:
     whatever else comes in the model's shape; no count is above `max_count`, nor above what its client said first."""
 
     def __init__(
-        self, travelling: Layout, max_change: float, declare: Callable[[Order], Declared], max_count: float = 1e9
+        self,
+        travelling: Layout,
+        max_change: float,
+        declare: Callable[[Order], Declared],
+        max_count: float = 1e9,
+        coded: Coded | None = None,
     ) -> None:
         self.travelling, self.max_change, self.declare, self.max_count = travelling, max_change, declare, max_count
+        self.coded = coded  # how updates come, if not as they are
         self._open: dict[tuple[int, int], Order] = {}
         self._round = 0
         self._last_norm: tuple[Weights, float] | None = None
@@ -70,6 +78,8 @@ class Admission:
         del self._open[order.key]
         may = self.declare(order)
         _check_names(reply, may)
+        if self.coded is not None and isinstance(reply, Update):
+            self._decode(self.coded, order, reply)
         for name, value in reply.numbers.items():
             self._check_number(order, name, value, may)
         for name, tensor in reply.tensors.items():
@@ -77,7 +87,10 @@ class Admission:
         if order.kind == TRAIN:
             if not isinstance(reply, Update):
                 raise Refused("names", "the answer to a training order must carry a model")
-            self._check_weights(order, reply.weights)
+            if {*reply.means} != {*order.together[1:]}:
+                raise Refused("names", "other means than those that were asked for")
+            for weights in (reply.weights, *reply.means.values()):
+                self._check_weights(order, weights)
         elif may.problem is not None and (text := may.problem(_answer(reply))):
             raise Refused("range", text)
         for name in PINNED:
@@ -95,6 +108,18 @@ class Admission:
         first = self._told.get((order.client, order.kind, name), math.inf)
         if value > first:
             raise Refused("range", f"number '{name}' is {value:g}, and was {first:g} when this client first said it")
+
+    def _decode(self, coded: Coded, order: Order, update: Update) -> None:
+        """From here on an update holds what its code stands for; how many bytes came is remembered."""
+        update.carried = update.nbytes - 8 * len(update.numbers)
+        try:
+            update.weights = coded.read(order, update.weights, _difference)
+            update.means = {by: coded.read(order, mean, _difference) for by, mean in update.means.items()}
+            for name, tensor in update.tensors.items():
+                if isinstance(tensor, Weights):
+                    update.tensors[name] = coded.read_beside(tensor, _difference)
+        except Damaged as damaged:
+            raise Refused(damaged.reason, damaged.detail) from damaged
 
     def _check_tensor(self, order: Order, name: str, tensor: Named, may: Declared) -> None:
         """A tensor beside the model, or several: these are in the shape of what is trained."""

@@ -55,7 +55,7 @@ class Average:
 
     def add(self, update: Update) -> None:
         weight = self._log_weight(update)
-        self._model.add_log(update.weights, weight)
+        self._model.add_log(update.means.get(self.by, update.weights), weight)
         for name, tensor in update.tensors.items():
             self._tensors.setdefault(name, self._make()).add_log(expect(tensor, Weights, f"'{name}'"), weight)
         self._log_weights.append(weight)
@@ -65,6 +65,11 @@ class Average:
     def weights(self) -> Weights:
         """The mean model."""
         return self._model.value
+
+    @property
+    def names(self) -> list[str]:
+        """Of the tensors that clients sent beside their models."""
+        return [*self._tensors]
 
     def tensors(self, name: str) -> Weights:
         """The mean of what clients sent under this name."""

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from fedreel.config import TrainConfig
+from fedreel.config import TrainConfig, TransferConfig
 from fedreel.core.abilities import Accountable
 from fedreel.core.batchnorm import by_batch
 from fedreel.core.blueprint import Blueprint
@@ -27,12 +27,13 @@ from fedreel.core.state import PrivateStore, State, TrainedModels
 from fedreel.core.task import EVERYONE, ClientData, Population, Task
 from fedreel.core.terms import Adjust, Term
 from fedreel.core.training import Fitted, Pause, check_finite, learning_rate
+from fedreel.core.transfer.coded import make_coded
 from fedreel.core.trust import QUESTIONS
 from fedreel.core.update import EVALUATE, TRAIN, Answer, Named, Order, Reply, Update, Value, expect
 from fedreel.core.weights import TensorInfo, Weights, still_bound
 from fedreel.errors import FedreelError, PolicyError, nearest
 
-_MODEL = "model"  # a group of a client's private tensors
+_MODEL = "model"  # the group of a client's private tensors of the model
 T = TypeVar("T")
 
 
@@ -174,6 +175,7 @@ class Worker:
         policy: Policy,
         memory: int = 0,
         discretion: Discretion | None = None,
+        transfer: TransferConfig | None = None,
     ) -> None:
         """`memory` is how many bytes of the clients' data may lie on the device; 0: a share of what it has."""
         self.task, self.method, self.config, self.population = task, method, config, population
@@ -182,6 +184,7 @@ class Worker:
         self.model, self.weights, self.initial, self.start = made.model, made.weights, made.initial, made.start
         self.travelling, self.private = made.travelling, made.private
         self.door = Door(self.travelling, policy, ledger)
+        self.transfer, self.coded = transfer, make_coded(transfer, self.travelling)
         self.optimizers = Optimizers(self.model, self.weights.layout.moving, config)
         self.generator = torch.Generator()
         self.recorder = Recorder() if device.type == "cuda" and config.cuda_graph else None
@@ -190,8 +193,8 @@ class Worker:
         self.started = 0.0
         self.discretion = discretion or Discretion()
         self.discretion.check(self.model, task)
-        self._declared = {**method.sends, **task.sends} if self.discretion.sends else {}
-        check_kinds(self._declared, "the method or task")
+        self.declared = {**method.sends, **task.sends} if self.discretion.sends else {}
+        check_kinds(self.declared, "the method or task")
         self.residence = Residence(device, memory)
         self._known: dict[str, Mapping[str, float]] = {}  # clients' numbers
         self._client: Client | None = None  # whom it last worked for: its data stay till the device has done its work
@@ -213,6 +216,7 @@ class Worker:
             ledger=self.door.ledger,
             policy=self.door.policy,
             discretion=self.discretion,
+            transfer=self.transfer,
         )
         other.residence, other.trained = self.residence, self.trained
         return other
@@ -221,7 +225,7 @@ class Worker:
         """All that this job can ask of a client: name -> kind. From the declarations that door and ledger use."""
         questions = [getattr(type(self.method), n, None) for n in dir(type(self.method))]
         asked = {name: kind for q in questions for name, kind in getattr(q, "sends", {}).items()}
-        trained = {**self._model_kind, **self._declared}
+        trained = {**self.model_kind, **self.declared}
         return {"name": "name", **trained, **asked}
 
     def vouches(self) -> dict[str, str]:
@@ -284,10 +288,10 @@ class Worker:
 
     def check_training(self) -> None:
         """Raise, before any work is done, if this site would not let a trained model out."""
-        self.door.check_order(self._model_kind)
+        self.door.check_order(self.model_kind)
 
     @property
-    def _model_kind(self) -> dict[str, str]:
+    def model_kind(self) -> dict[str, str]:
         """What a trained model is when it leaves."""
         return {"weights": self.discretion.kind} if len(self.travelling.tensors) else {}
 
@@ -305,13 +309,17 @@ class Worker:
         """Keep the private part of a trained model, let its travelling part out."""
         if len(self.private.tensors):
             client.state.keep(_MODEL, weights.take(self.private))
+        numbers, tensors, coded = *((client.numbers, client.tensors) if self.discretion.sends else ({}, {})), None
+        if self.coded is not None and not order.together:
+            coded = self.coded.write(order, travelling, client.state)
+            tensors = self.coded.write_beside(order, tensors, client.state)
         self._keep(client, order)
         if self.trained is not None:
             self.trained.keep(order.client, order.round, weights.take(weights.layout.moving))
-        beside = (client.numbers, client.tensors) if self.discretion.sends else ({}, {})
-        return self.door.release_update(
-            order, travelling, *beside, self._declared, self._model_kind, self.discretion.spent(client)
-        )
+        if order.together:  # it leaves in a mean
+            return Update(*order.key, order.client, travelling, numbers, tensors)
+        kind, spent, told = self.model_kind, self.discretion.spent(client), self.declared
+        return self.door.release_update(order, travelling, numbers, tensors, told, coded, kind=kind, epsilon=spent)
 
     # behind it
 

@@ -19,6 +19,7 @@ class Disclosure:
     """Nothing is held back."""
 
     tests = True  # whether clients may be tested
+    alike = False  # whether clients count alike, however a method weighs them
     privacy: PrivacyConfig | None = None
 
     def __init__(self, seed: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,8 +99,16 @@ class Ledger:
         self._chain = Chain(path, head)
         self._layouts: set[str] | None = None
 
-    def write(self, order: Order, reply: Reply, kinds: Mapping[str, str], epsilon: float | None = None) -> None:
-        """Note a departure; raises if that cannot be done."""
+    def write(
+        self,
+        order: Order,
+        reply: Reply,
+        kinds: Mapping[str, str],
+        together: Sequence[str] = (),
+        epsilon: float | None = None,
+    ) -> None:
+        """Note a departure, of a client or of several `together`; raises if that cannot be done. `epsilon` is what has
+        been given away so far, where that is counted."""
         layout = _departing(reply)
         row = {
             "kind": "departure",
@@ -114,6 +122,7 @@ class Ledger:
             "numbers": reply.numbers,
             "kinds": sorted(set(kinds.values())),
             **({} if epsilon is None else {"epsilon": epsilon}),
+            **({"together": [*together]} if together else {}),
         }
         if self._layouts is None:
             self._layouts = {row["id"] for row in read_ledger(self.path) if row["kind"] == "layout"}
@@ -137,10 +146,11 @@ def _described(layout: Layout) -> dict[str, object]:
 def _departing(reply: Reply) -> Layout | None:
     """All tensors that leave with a reply: the model's under their own names, others under theirs."""
     model = reply.weights.layout if isinstance(reply, Update) else Layout(())
-    if not reply.tensors:
+    means = {f"by {name}": w for name, w in reply.means.items()} if isinstance(reply, Update) else {}
+    if not reply.tensors and not means:
         return model if model.tensors else None
     beside: list[TensorInfo] = []
-    for name, value in reply.tensors.items():
+    for name, value in (*means.items(), *reply.tensors.items()):
         if isinstance(value, Weights):
             beside += [replace(t, name=f"{name}/{t.name}") for t in value.layout.tensors]
         else:
@@ -177,16 +187,23 @@ class Door:
         numbers: dict[str, float],
         tensors: dict[str, Named],
         declared: Mapping[str, str],
+        coded: Weights | None = None,
+        means: Mapping[str, Weights] | None = None,
+        together: tuple[str, ...] = (),
+        carried: bool = True,
+        *,
         kind: Mapping[str, str],
         epsilon: float | None = None,
     ) -> Update:
-        """The update that leaves, whose model is of this `kind`; raises if anything in it may not. `epsilon` is what
-        has been given away of the client so far, this included, where that is counted."""
+        """The update that leaves, as it is or `coded`, whose model is of this `kind`; raises if anything in it may not.
+        Where it is the mean of several clients `together`, or several `means`, the bytes are `carried` by one of their
+        updates. `epsilon` is what has been given away so far, this included, where that is counted."""
         if weights.layout != self.travelling:
             extra = sorted(set(weights) - set(self.travelling.place))
             raise FedreelError("tensors that do not travel were about to leave the client", found=", ".join(extra[:5]))
-        update = Update(order.round, order.step, order.client, weights, numbers, tensors)
-        self._release(order, update, declared, kind, epsilon)
+        leaving = weights if coded is None else coded
+        update = Update(*order.key, order.client, leaving, numbers, tensors, dict(means or {}), None if carried else 0)
+        self._release(order, update, declared, kind, together, epsilon)
         return update
 
     def release_answer(
@@ -203,6 +220,7 @@ class Door:
         reply: Reply,
         declared: Mapping[str, str],
         kinds: Mapping[str, str],
+        together: tuple[str, ...] = (),
         epsilon: float | None = None,
     ) -> None:
         for what, names in (("number", reply.numbers), ("tensor", reply.tensors)):
@@ -215,4 +233,4 @@ class Door:
                     )
         kinds = {**kinds, **{name: declared[name] for name in (*reply.numbers, *reply.tensors)}}
         self.policy.check(kinds, reply.nbytes, reply.numbers.get("samples"))
-        self.ledger.write(order, reply, kinds, epsilon)
+        self.ledger.write(order, reply, kinds, together, epsilon)

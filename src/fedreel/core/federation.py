@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fedreel.config import RoundConfig
+from fedreel.config import RoundConfig, TransferConfig
 from fedreel.core.admission import Admission, agreeing
 from fedreel.core.aggregate import Aggregator, Average, CappedMean, make_aggregator
 from fedreel.core.declared import declared
@@ -19,6 +19,8 @@ from fedreel.core.method import Method
 from fedreel.core.round_stats import RoundStats
 from fedreel.core.server import GLOBAL, MakeTraining, Server, ServerState, Watcher
 from fedreel.core.task import Examples
+from fedreel.core.transfer.coded import make_coded
+from fedreel.core.transfer.together import weighed_by
 from fedreel.core.update import ASK, EVALUATE, TRAIN, Answer, Failure, Order, Reply, Update, Value, expect
 from fedreel.core.weights import Weights
 from fedreel.errors import Diverged, FedreelError, RecipeError, RunError, nearest
@@ -32,6 +34,7 @@ class _Chain:
 
     clients: deque[str]
     models: Mapping[str, Weights]
+    together: tuple[str, ...] = ()  # by what a site weighs its clients into means
 
 
 class Federation(Server):
@@ -49,6 +52,7 @@ class Federation(Server):
         public: Callable[[], Examples | None] = lambda: None,
         training: MakeTraining | None = None,
         disclosure: Disclosure | None = None,
+        transfer: TransferConfig | None = None,
     ) -> None:
         started = progress or ServerState(models={GLOBAL: engine.blueprint.start.clone()})
         super().__init__(engine.blueprint, started, seed, watchers, public, training)
@@ -57,7 +61,9 @@ class Federation(Server):
         self._disclosure.begin(self.memory)
         made, sites = engine.blueprint, getattr(engine, "at_sites", False)
         self._declare = lambda order: declared(method, made.task, order, self._disclosure.privacy)
-        self._admission = Admission(made.travelling, config.max_change, self._declare, config.max_count)
+        coded = make_coded(transfer, made.travelling)
+        self._together = sites and transfer is not None and transfer.together
+        self._admission = Admission(made.travelling, config.max_change, self._declare, config.max_count, coded)
         self._max_weight = config.max_weight if sites else 0.0  # where all clients are at one place, nobody lies
         self.clients = engine.clients
         self._step = self._beyond = 0
@@ -121,7 +127,9 @@ class Federation(Server):
         for name in by:
             self._check_weighing(name)
         models = _named(weights)
-        updates = self._trained([_Chain(deque([c]), models) for c in clients], args, at_least)
+        ways = ("equal",) if self._disclosure.alike else by
+        together = weighed_by(self._method, ways) if self._together else ()
+        updates = self._trained([_Chain(deque([c]), models, together) for c in clients], args, at_least)
         return self._disclosure.averages(updates, next(iter(models.values())), by, self.mean, self.round)
 
     def mean(self, told: bool = True) -> Aggregator:
@@ -342,29 +350,13 @@ class Federation(Server):
         self._step += 1
         limit = self.config.time_limit or None
         round = self.round + self._beyond
-        order = Order(round, self._step, lane.clients[0], kind, lane.models, args, question, limit)
+        order = Order(round, self._step, lane.clients[0], kind, lane.models, args, question, limit, lane.together)
         self._admission.expect(order)
         self._tell_state(order.client, "working")
         self._engine.submit(order)
         self._round_stats.moved(kind, down=order.nbytes)
         self._round_stats.ordered += kind == TRAIN
         return order.key
-
-    def refuse(self, failure: Failure) -> None:
-        """Count an answer that is of no use, and note whose it is and why."""
-        refused = self.progress.refused
-        refused[failure.reason] = refused.get(failure.reason, 0) + 1
-        self.record(
-            "refused", client=failure.client, reason=failure.reason, detail=failure.detail, answered_round=failure.round
-        )
-
-    def _tell_watchers(self, done: int, failed: int, total: int, update: Reply) -> None:
-        for watcher in self._watchers:
-            watcher.client_done(self.round, done, failed, total, update.numbers.get("loss", math.nan), update.nbytes)
-
-    def _tell_state(self, client: str, state: str) -> None:
-        for watcher in self._watchers:
-            watcher.client_is(client, state)
 
     def _end_round(self) -> None:
         stats, progress = self._round_stats, self.progress
@@ -374,7 +366,8 @@ class Federation(Server):
         if progress.round in {round(i * self.config.rounds / self.config.keep_models) for i in kept}:
             self.models[f"round-{progress.round:04}"] = self.weights.clone()
         seconds = time.monotonic() - stats.began
-        self.record("train", **self._disclosure.of_training(stats.summary()), seconds=seconds)
+        line: dict[str, int] = getattr(self._engine, "traffic", dict)()  # of engines that have one
+        self.record("train", **self._disclosure.of_training(stats.summary()), **line, seconds=seconds)
         if spent := self._disclosure.of_round():
             self.record("privacy", **spent)
         progress.totals["bytes_up"] += stats.bytes_up

@@ -18,6 +18,7 @@ from fedreel.core.method import Method
 from fedreel.core.server_training import ServerTraining
 from fedreel.core.state import TRAINED, PrivateStore, TrainedModels
 from fedreel.core.task import Examples, Population, Task
+from fedreel.core.transfer.together import check_together
 from fedreel.core.weights import TensorInfo
 from fedreel.errors import RecipeError
 from fedreel.registry import METHODS, TASKS
@@ -77,6 +78,7 @@ def make_worker(
         policy=policy,
         memory=round(recipe.data.memory * 1e9),
         discretion=make_discretion(recipe, job.out, budget),
+        transfer=recipe.transfer,
     )
 
 
@@ -100,6 +102,7 @@ def make_method(recipe: Recipe) -> Method:
             expected="no such section",
             hint="take it out, or choose a method such as fedlid",
         )
+    check_together(recipe, method)
     return method
 
 

@@ -32,7 +32,10 @@ Ranges = Mapping[str, tuple[float, float]]  # of metrics that have one
 
 
 class _Telling(Disclosure):
-    """What both units have in common: who took part, and single clients' numbers, are told to nobody."""
+    """What both units have in common: who took part, and single clients' numbers, are told to nobody, so that clients
+    count alike."""
+
+    alike = True
 
     def __init__(self, config: PrivacyConfig, seed: int) -> None:
         super().__init__(seed)
@@ -263,6 +266,12 @@ def check_private(recipe: Recipe, method: Method, made: Blueprint) -> None:
             raise RecipeError(
                 "this tells of single clients", where=f"[round] {setting}", expected="as it is by default"
             )
+    if recipe.privacy.unit == "client" and recipe.transfer is not None and recipe.transfer.together:
+        raise RecipeError(
+            "the server clips the change of each client, and would be sent a mean of several",
+            where="[transfer] together",
+            expected='false, or [privacy] unit = "example"',
+        )
     statistics = [t.name for t in made.travelling.tensors if t.role == "statistics"]
     if statistics:
         raise RecipeError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from fedreel.core.abilities import Supervision
 from fedreel.core.blueprint import Blueprint
 from fedreel.core.server_training import Kept, ServerTraining
 from fedreel.core.task import Examples, Task, Tensors
+from fedreel.core.update import Failure, Reply
 from fedreel.core.weights import Weights
 from fedreel.errors import RunError
 
@@ -153,3 +155,19 @@ class Server:
         """Write a line to the run's metrics."""
         for watcher in self._watchers:
             watcher.record(self.round, phase, values)
+
+    def refuse(self, failure: Failure) -> None:
+        """Count an answer that is of no use, and note whose it is and why."""
+        refused = self.progress.refused
+        refused[failure.reason] = refused.get(failure.reason, 0) + 1
+        self.record(
+            "refused", client=failure.client, reason=failure.reason, detail=failure.detail, answered_round=failure.round
+        )
+
+    def _tell_watchers(self, done: int, failed: int, total: int, update: Reply) -> None:
+        for watcher in self._watchers:
+            watcher.client_done(self.round, done, failed, total, update.numbers.get("loss", math.nan), update.nbytes)
+
+    def _tell_state(self, client: str, state: str) -> None:
+        for watcher in self._watchers:
+            watcher.client_is(client, state)

@@ -31,6 +31,7 @@ class Order:
     args: Mapping[str, Value] = field(default_factory=dict)
     question: str = ""
     limit: float | None = None
+    together: tuple[str, ...] = ()  # by what a site weighs its clients into means; empty: each update leaves by itself
 
     @property
     def key(self) -> tuple[int, int]:
@@ -73,6 +74,8 @@ class Update:
     weights: Weights
     numbers: dict[str, float]
     tensors: dict[str, Named] = field(default_factory=dict)
+    means: dict[str, Weights] = field(default_factory=dict)  # of a site's clients, weighed by others than `weights`
+    carried: int | None = None  # bytes of its tensors on their way, where these are not as many as they have here
 
     def __getitem__(self, name: str) -> float:
         return self.numbers[name]
@@ -90,7 +93,8 @@ class Update:
 
     @property
     def nbytes(self) -> int:
-        return self.weights.nbytes + sum(map(_size, self.tensors.values())) + 8 * len(self.numbers)
+        tensors = sum(map(_size, (self.weights, *self.means.values(), *self.tensors.values())))
+        return (tensors if self.carried is None else self.carried) + 8 * len(self.numbers)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from fedreel.report.read import Record, Run
 from fedreel.report.verdict import falling, tested
 
 MOST_CHARTS = 24
-COSTS = {"round", "seconds", "bytes_up", "bytes_down", "bytes_testing", "ordered", "answered"}
+COSTS = {"round", "seconds", "bytes_up", "bytes_down", "bytes_testing", "wire_up", "wire_down", "ordered", "answered"}
 PER_CLIENT = "_clients"  # the mean over clients of a metric whose own name means the mean over samples
 
 
@@ -38,6 +38,11 @@ def costs(run: Run) -> Html:
     traffic = [(name, y) for name, key in parts if any(y := _numbers(run, rounds, key))]
     if traffic:
         figures.append(bar_chart("Bytes per round", rounds, traffic, "bytes"))
+    line = [
+        (name, y) for name, key in (("up", "wire_up"), ("down", "wire_down")) if any(y := _numbers(run, rounds, key))
+    ]
+    if line:
+        figures.append(bar_chart("Bytes per round on the line between sites and server", rounds, line, "bytes"))
     timed = sorted({*run.train, *run.test})
     testing = [_seconds(run.test, r) + _seconds(run.averaged, r) for r in timed]
     server = [_seconds(run.server, r) for r in timed]

@@ -102,6 +102,7 @@ def run(
                     public=lambda: task.public(recipe.data, recipe.data.seed),
                     training=lambda what, share, own: make_server_training(job, what, share, own),
                     disclosure=disclosure,
+                    transfer=recipe.transfer,
                 )
                 if progress is None:
                     fed.record("partition", **disclosure.of_partition(engine.describe()))

@@ -12,7 +12,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig, as_table, load_recipe, parse_value
+from fedreel.config import (
+    DataConfig,
+    Recipe,
+    RoundConfig,
+    TrainConfig,
+    TransferConfig,
+    as_table,
+    load_recipe,
+    parse_value,
+)
 from fedreel.core.job import check_fit, make_method, make_task, resolved
 from fedreel.data.division import make_partitioner
 from fedreel.errors import RecipeError
@@ -23,6 +32,7 @@ from fedreel.ui.values import toml
 
 Settings = dict[str, Any]
 HIDDEN = ("task.name", "system", "description")
+SECTIONS = ("server", "transfer")  # of a recipe, that it may lack
 COMMENT = re.compile(r"^ {4}(\w+): .*?  # (.+)$", re.MULTILINE)
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -57,20 +67,21 @@ class Form:
         recipe = load_recipe(source, dict(choices))
         task, method = make_task(recipe), make_method(recipe)
         self.recipe = resolved(recipe, task, method)
-        self.table = as_table(self.recipe)
+        self.table = {"transfer": dataclasses.asdict(TransferConfig()), **as_table(self.recipe)}
         self.sections: dict[str, list[Field]] = {
             "Choices": [*self._choices(task)],
             "Rounds": [*self._of(RoundConfig, "round")],
             "Data": [_source(field, sources) for field in self._of(DataConfig, "data")],
             "Training at a client": [*self._of(TrainConfig, "train")],
             "Training at the server": [*self._of(TrainConfig, "server")],
+            "Transfer": [*self._of(TransferConfig, "transfer")],
             f"Method: {self.recipe.method['name']}": [*self._of(type(method), "method")],
             f"Task: {self.recipe.task['name']}": [*self._of(type(task), "task")],
             f"Engine: {self.recipe.engine['name']}": [*self._engine()],
             "Everything else": [
                 field
                 for field in self._of(Recipe, "")
-                if field.key not in HIDDEN and not isinstance(field.value, dict) and field.key != "server"
+                if field.key not in HIDDEN and not isinstance(field.value, dict) and field.key not in SECTIONS
             ],
         }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import tempfile
 import time
@@ -21,20 +20,22 @@ from fedreel.core.job import Job
 from fedreel.core.task import Population
 from fedreel.core.update import Failure, Order, Result
 from fedreel.engines.flower.link import Link, Lost
+from fedreel.engines.flower.pace import Pace
 from fedreel.engines.flower.pipe import Frame
 from fedreel.engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
 from fedreel.engines.flower.roster import Roster, call_roster
 from fedreel.engines.flower.server import Server
+from fedreel.engines.flower.versions import Versions
 from fedreel.engines.flower.wire import pack_orders, unpack_results
 from fedreel.errors import RunError, plain
 
 _MESSAGE_BYTES = 1 << 30  # of one message's answer; a node's orders beyond that go into another
+_TOGETHER = 100  # clients that a site averages: if it dies over them, it begins with them again
 _TTL = 7 * 86400.0  # seconds after which Flower forgets a message
 _LOOK = 5.0  # seconds between two looks at who is there
 _AGAIN = 1800.0  # seconds after which an unanswered message is sent again: a site knows an order it has carried out
 _TRIES = 3  # how often a message is sent to a node whose Flower processes fail over it
 _SENDS = 100  # how often a message is sent at all: a site that always comes back does not hold up the others for ever
-_SLOW = 3600.0  # seconds that an order may take in any case
 _GRACE = 60.0  # seconds beyond an order's own limit: transport, and a process to start
 
 
@@ -51,32 +52,7 @@ class _Message:
     sent: float = 0.0
     began: float = 0.0  # when it was first sent
     tries: int = 0
-
-
-class _Pace:
-    """How fast orders are answered, of the newest round and the newest kind."""
-
-    def __init__(self) -> None:
-        self.stage: object = None
-        self.orders, self.answered, self.slowest = 0, 0, 0.0
-
-    def ordered(self, order: Order) -> None:
-        if _stage(order) != self.stage:
-            self.stage, self.orders, self.answered, self.slowest = _stage(order), 0, 0, 0.0
-        self.orders += 1
-
-    def took(self, orders: Sequence[Order], seconds: float) -> None:
-        mine = sum(_stage(order) == self.stage for order in orders)
-        self.answered += mine
-        self.slowest = max(self.slowest, seconds) if mine else self.slowest
-
-    def limit(self, times: float) -> float:
-        """Seconds that an order may take."""
-        return max(_SLOW, times * self.slowest) if times and 2 * self.answered >= self.orders else math.inf
-
-
-def _stage(order: Order) -> object:
-    return order.round, order.kind, order.question
+    whole: bool = False  # sent again because the node lacked what it referred to
 
 
 class Transport:
@@ -90,12 +66,14 @@ class Transport:
         patience: float,
         here: Mapping[str, str] | None = None,
         stragglers: float = 0.0,
+        versions: Versions | None = None,
         **head: Any,
     ) -> None:
         """`here` are the nodes that are there, with the times when they came. When half of the orders of a round are
-        answered, none of the others may take more than `stragglers` times as long as the slowest of them; 0: it may."""
+        answered, none of the others may take more than `stragglers` times as long as the slowest of them; 0: it may.
+        With `versions`, models travel as what is new against those that a node has."""
         self.link, self.patience, self.stragglers = link, patience, stragglers
-        self._pace = _Pace()
+        self._pace, self._versions = Pace(), versions
         self._most = max(1, _MESSAGE_BYTES // max(1, answer_bytes))  # orders in one message
         self._head = {"type": "orders", "run": job.run_id, "start": job.start, "recipe": as_table(job.recipe), **head}
         self._waiting: dict[str, list[Order]] = {}
@@ -105,6 +83,7 @@ class Transport:
         self._gone: set[str] = set()  # nodes that an order waited for in vain, until they are seen again
         self._numbers = itertools.count(1)  # negative keys of what waits for its node, positive ones are the link's
         self._looked, self._looking, self._lost = 0.0, 0, False
+        self.moved = {"wire_up": 0, "wire_down": 0}  # bytes of tensors, as they lie in messages
 
     def submit(self, node: str, order: Order) -> None:
         self._waiting.setdefault(node, []).append(order)
@@ -129,18 +108,24 @@ class Transport:
         return self._results.popleft()
 
     def _send_waiting(self) -> None:
+        if self._versions is not None and self._waiting:
+            self._versions.begin()
         for node in list(self._waiting):
             while orders := self._waiting[node]:
-                some, self._waiting[node] = orders[: self._most], orders[self._most :]
+                most = _TOGETHER if orders[0].together else self._most  # whose answer is one model
+                some, self._waiting[node] = orders[:most], orders[most:]
                 limits = [o.limit for o in some if o.limit is not None]
                 deadline = time.monotonic() + sum(limits) + _GRACE if len(limits) == len(some) else None
-                message = _Message(node, some, pack_orders(some, **self._head), deadline)
+                message = _Message(node, some, self._frame(some, node), deadline)
                 if node in self._gone:  # it had its time before: a look whether it is back must do
                     message.away_since = time.monotonic() - self.patience + 2 * _LOOK
                     self._under_way[-next(self._numbers)] = message
                 else:
                     self._send(message)
             del self._waiting[node]
+
+    def _frame(self, orders: Sequence[Order], node: str) -> Frame:
+        return pack_orders(orders, node, self._versions, **self._head)
 
     def _send(self, message: _Message) -> None:
         message.came, message.sent = self._here.get(message.node, ""), time.monotonic()
@@ -150,6 +135,7 @@ class Transport:
             self._fail(message, "error", f"sent {_SENDS} times, and never answered")
             return
         try:
+            self.moved["wire_down"] += sum(map(len, message.frame.arrays.values()))
             number = self.link.send("send", content=message.frame, node=message.node, ttl=_TTL)
         except Lost:
             self._under_way[-next(self._numbers)] = message  # sent again after the reconnection
@@ -166,7 +152,10 @@ class Transport:
             return  # given up before, or answered twice
         if what == "reply":
             content = Frame(frame.head["content"], frame.arrays)
+            self.moved["wire_up"] += sum(map(len, frame.arrays.values()))
             problem = content.head.get("problem") if isinstance(content.head, dict) else None
+            if self._versions is not None and self._lacks(message, content):
+                return
             self._pace.took(message.orders, time.monotonic() - message.began)
             if problem is None:
                 self._results += unpack_results(content, message.orders)
@@ -179,6 +168,19 @@ class Transport:
             self._send(message)
         else:
             self._fail(message, "error", plain(str(frame.head["reason"])[:2000]))
+
+    def _lacks(self, message: _Message, content: Frame) -> bool:
+        """Whether a node needs the whole of what it was told in part, which is then sent. It is so once at most."""
+        assert self._versions is not None
+        lacks = isinstance(content.head, dict) and content.head.get("lacks") is True
+        if lacks and not message.whole:
+            self._versions.forget(message.node)
+            message.frame, message.whole = self._frame(message.orders, message.node), True
+            self._send(message)
+            return True
+        if not lacks:
+            self._versions.answered(message.node, message.orders)
+        return False
 
     def _look(self) -> None:
         """Ask who is there, now and then: a node that came back has forgotten what it was told before."""
@@ -247,7 +249,9 @@ class FlowerEngine:
         self.blueprint = blueprint
         self.roster, self.clients, self.slots = roster, roster.clients, max(1, len(roster.clients))
         self._link = link
-        self._transport = Transport(job, link, blueprint.travelling.nbytes, patience, link.nodes(), stragglers)
+        transfer, size = job.recipe.transfer, blueprint.travelling.nbytes
+        versions = Versions() if transfer is not None and transfer.down == "changes" else None
+        self._transport = Transport(job, link, size, patience, link.nodes(), stragglers, versions)
 
     @classmethod
     def begin(
@@ -297,6 +301,11 @@ class FlowerEngine:
 
     def next(self) -> Result | None:
         return self._transport.next()
+
+    def traffic(self) -> dict[str, int]:
+        """Bytes that went over the line since this was last asked."""
+        moved, self._transport.moved = self._transport.moved, dict.fromkeys(self._transport.moved, 0)
+        return moved
 
     def sync(self) -> None:
         """Sites force to disk what they keep before they answer."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from fedreel.core.client import Worker
 from fedreel.core.state import KEEP_ROUNDS, PrivateStore
 from fedreel.core.task import EVERYONE
+from fedreel.core.transfer.together import check_weighing
 from fedreel.core.update import Order
 from fedreel.errors import FedreelError
 from fedreel.machine.files import file_name, write_atomic
@@ -22,6 +23,8 @@ def check_place(worker: Worker, order: Order) -> None:
         raise FedreelError(f"an order of round {order.round}", expected=f"at most {worker.rounds + 1}")
     if any(weights.layout != worker.travelling for weights in order.models.values()):
         raise FedreelError("a model of the order does not have the tensors that travel in this job")
+    for by in order.together:
+        check_weighing(by, [*worker.declared])
 
 
 def pass_fence(folder: Path, store: PrivateStore, start: int, order: Order) -> None:

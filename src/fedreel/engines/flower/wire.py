@@ -13,19 +13,22 @@ from torch import Tensor
 from fedreel.core.update import ASK, EVALUATE, TRAIN, Answer, Failure, Named, Order, Result, Update, Value
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.engines.flower.pipe import Bytes, Frame
+from fedreel.engines.flower.versions import Held, Versions
 from fedreel.errors import FedreelError, plain
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 _NAMES = 256  # numbers and tensors of one result
 _ROWS = 1000  # tensors of a layout that the server does not know
+_MORE = 2  # tensors that a code adds to a model's
 _SPARE = 64 << 20  # bytes that an answer may hold beside a model for each that was sent
 REASONS = ("error", "diverged", "timeout", "policy")  # for which a site says that it has no answer
 _ROLES = ("parameter", "norm", "statistics", "buffer")
 
 
-def pack_orders(orders: Sequence[Order], **head: Any) -> Frame:
-    """Several orders in one frame; a model that many of them carry is in it once."""
-    packer = _Packer()
+def pack_orders(orders: Sequence[Order], node: str = "", versions: Versions | None = None, **head: Any) -> Frame:
+    """Several orders in one frame; a model that many of them carry is in it once. With `versions`, of a model that the
+    node has, or nearly, only what is new."""
+    packer = _Packer(node, versions)
     rows = [
         {
             "round": o.round,
@@ -34,7 +37,8 @@ def pack_orders(orders: Sequence[Order], **head: Any) -> Frame:
             "kind": o.kind,
             "question": o.question,
             "limit": o.limit,
-            "models": {name: packer.weights(w) for name, w in o.models.items()},
+            **({"together": [*o.together]} if o.together else {}),
+            "models": {name: packer.model(w) for name, w in o.models.items()},
             "args": {name: packer.value(v) for name, v in o.args.items()},
         }
         for o in orders
@@ -42,12 +46,13 @@ def pack_orders(orders: Sequence[Order], **head: Any) -> Frame:
     return packer.frame(orders=rows, **head)
 
 
-def unpack_orders(frame: Frame) -> list[Order]:
-    """The orders of a frame; raises if one of them is none that a server of ours would give."""
-    reader = _Reader(frame)
+def unpack_orders(frame: Frame, held: Held | None = None) -> list[Order]:
+    """The orders of a frame; raises if one of them is none that a server of ours would give, or Lacking if it refers to
+    a model that is not `held`. Those that came are, afterwards."""
+    reader = _Reader(frame, held=held)
     for row in frame.head["orders"]:
         _check_order(row)
-    return [
+    orders = [
         Order(
             row["round"],
             row["step"],
@@ -57,9 +62,13 @@ def unpack_orders(frame: Frame) -> list[Order]:
             {name: reader.value(v) for name, v in row["args"].items()},
             row["question"],
             row["limit"],
+            tuple(row.get("together", ())),
         )
         for row in frame.head["orders"]
     ]
+    if held is not None and reader.versions:
+        held.keep({str(told["digest"]): reader.weights(int(at)) for at, told in reader.versions.items()})
+    return orders
 
 
 def _check_order(row: Mapping[str, Any]) -> None:
@@ -69,10 +78,15 @@ def _check_order(row: Mapping[str, Any]) -> None:
         "a client's name": isinstance(row["client"], str) and 0 < len(row["client"]) <= 200,
         "train, ask or evaluate": row["kind"] in (TRAIN, ASK, EVALUATE) and isinstance(row["question"], str),
         "a limit of seconds, or none": limit is None or (type(limit) in (int, float) and 0 < limit < math.inf),
+        "names of numbers to weigh by": _are_names(row.get("together", [])),
         "a model to train": row["kind"] != TRAIN or bool(row["models"]),
     }
     if missing := [what for what, there in sound.items() if not there]:
         raise FedreelError("an order cannot be carried out", expected=", ".join(missing))
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= _NAMES and all(isinstance(name, str) for name in value)
 
 
 def pack_results(results: Sequence[Result], **head: Any) -> Frame:
@@ -84,7 +98,9 @@ def pack_results(results: Sequence[Result], **head: Any) -> Frame:
             row |= {"reason": r.reason, "detail": r.detail}
         else:
             row |= {"numbers": r.numbers, "tensors": {name: packer.value(v) for name, v in r.tensors.items()}}
-            row |= {"weights": packer.weights(r.weights)} if isinstance(r, Update) else {}
+            if isinstance(r, Update):
+                row |= {"weights": packer.weights(r.weights)}
+                row |= {"means": {by: packer.weights(w) for by, w in r.means.items()}} if r.means else {}
         rows.append(row)
     return packer.frame(results=rows, **head)
 
@@ -99,15 +115,17 @@ def unpack_results(frame: Frame, orders: Sequence[Order]) -> list[Result]:
     except Exception as error:
         return [_rubbish(order, error) for order in orders]
     results: list[Result] = []
+    carried: set[int] = set()
     for order in orders:
         try:
-            results.append(_result(rows[order.key], order, reader))
+            results.append(_result(rows[order.key], order, reader, carried))
         except Exception as error:
             results.append(_rubbish(order, error))
     return results
 
 
-def _result(row: dict[str, Any], order: Order, reader: _Reader) -> Result:
+def _result(row: dict[str, Any], order: Order, reader: _Reader, carried: set[int]) -> Result:
+    """`carried` are the models that came with results before: of several clients' mean, the bytes count once."""
     if row["client"] != order.client:
         raise ValueError(f"answers for '{row['client']}'")
     if "reason" in row:
@@ -118,7 +136,11 @@ def _result(row: dict[str, Any], order: Order, reader: _Reader) -> Result:
     numbers = {str(name): float(value) for name, value in row["numbers"].items()}
     tensors = {str(name): _named(reader.value(packed)) for name, packed in row["tensors"].items()}
     if order.kind == TRAIN:
-        return Update(*order.key, order.client, reader.weights(row["weights"]), numbers, tensors)
+        again = row["weights"] in carried
+        carried.add(row["weights"])
+        means = {by: reader.weights(row["means"][by]) for by in order.together[1:]}
+        weights, bytes_once = reader.weights(row["weights"]), 0 if again else None
+        return Update(*order.key, order.client, weights, numbers, tensors, means, bytes_once)
     return Answer(*order.key, order.client, numbers, tensors)
 
 
@@ -134,22 +156,34 @@ def _rubbish(order: Order, error: Exception) -> Failure:
 
 
 class _Packer:
-    def __init__(self) -> None:
+    def __init__(self, node: str = "", versions: Versions | None = None) -> None:
+        self._node, self._versions = node, versions
+        self._told: dict[str, dict[str, str]] = {}
         self._arrays: dict[str, Bytes] = {}
         self._layouts: dict[str, list[list[object]]] = {}
         self._known: dict[int, int] = {}
         self._weights: list[str] = []
         self._alive: list[Weights] = []  # an id is only good as long as its object lives
 
-    def weights(self, weights: Weights) -> int:
+    def model(self, weights: Weights) -> int:
+        """All of a model, or what is new in it for the node."""
+        if self._versions is None or id(weights) in self._known:
+            return self.weights(weights)
+        told, arrays = self._versions.told(self._node, weights)
+        self._told[str(len(self._weights))] = told
+        return self.weights(weights, arrays)
+
+    def weights(self, weights: Weights, arrays: Mapping[torch.dtype, Bytes] | None = None) -> int:
+        """Where weights are in the frame; these `arrays` stand for them, or they themselves."""
         if id(weights) not in self._known:
             at = self._known[id(weights)] = len(self._weights)
             layout = weights.layout
             self._alive.append(weights)
             self._weights.append(layout.id)
             self._layouts[layout.id] = [t.row() for t in layout.tensors]
-            for dtype, flat in weights.flat.items():
-                self._arrays[f"{at}/{_name(dtype)}"] = _bytes(flat)
+            if arrays is None:
+                arrays = {dtype: _bytes(flat) for dtype, flat in weights.flat.items()}
+            self._arrays |= {f"{at}/{_name(dtype)}": array for dtype, array in arrays.items()}
         return self._known[id(weights)]
 
     def value(self, value: Value) -> dict[str, Any]:
@@ -160,15 +194,18 @@ class _Packer:
         return {"value": value}
 
     def frame(self, **head: Any) -> Frame:
-        return Frame({**head, "weights": self._weights, "layouts": self._layouts}, self._arrays)
+        versions = {"versions": self._told} if self._told else {}
+        return Frame({**head, **versions, "weights": self._weights, "layouts": self._layouts}, self._arrays)
 
 
 class _Reader:
     """Reads weights out of a frame. Sizes are checked against the bytes that came before anything is made of them. Of
     an answer, layouts are those that were `sent` or have few tensors."""
 
-    def __init__(self, frame: Frame, sent: Mapping[str, Layout] | None = None) -> None:
+    def __init__(self, frame: Frame, sent: Mapping[str, Layout] | None = None, held: Held | None = None) -> None:
         self._arrays, self._rows, self._sent = frame.arrays, frame.head["layouts"], sent
+        self._held = held
+        self.versions: dict[str, Any] = {} if held is None else frame.head.get("versions", {})
         self._weights: list[str] = frame.head["weights"]
         self._layouts: dict[str, Layout] = {}
         self._made: dict[int, Weights] = {}
@@ -179,13 +216,17 @@ class _Reader:
             rows, sent = self._rows[key], self._sent or {}
             if key in sent and rows == [t.row() for t in sent[key].tensors]:
                 self._layouts[key] = sent[key]
-            elif self._sent is not None and len(rows) > max([_ROWS, *(len(known.tensors) for known in sent.values())]):
+            elif self._sent is not None and len(rows) > _MORE + max([_ROWS, *(len(w.tensors) for w in sent.values())]):
                 raise ValueError(f"a layout of {len(rows)} tensors")
             else:
                 self._layouts[key] = _layout(rows)
         return self._layouts[key]
 
     def weights(self, at: int) -> Weights:
+        if at not in self._made and self._held is not None and "base" in self.versions.get(str(at), {}):
+            layout = self._layout(self._weights[at])
+            arrays = {d: self._arrays[key] for d in layout.sizes if (key := f"{at}/{_name(d)}") in self._arrays}
+            self._made[at] = self._held.model(self.versions[str(at)], arrays)
         if at not in self._made:
             layout = self._layout(self._weights[at])
             for dtype, n in layout.sizes.items():

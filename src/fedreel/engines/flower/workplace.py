@@ -15,9 +15,11 @@ from fedreel import __version__
 from fedreel.config import Recipe, make_recipe
 from fedreel.core.client import Worker
 from fedreel.core.job_rules import Waiting
+from fedreel.core.transfer.together import Together
 from fedreel.core.update import Failure, Order, Reply, Result
 from fedreel.engines.flower.fence import check_place, pass_fence
 from fedreel.engines.flower.pipe import Frame
+from fedreel.engines.flower.versions import Held, Lacking
 from fedreel.engines.flower.wire import pack_results, unpack_orders
 from fedreel.engines.local import attempt
 from fedreel.errors import FedreelError
@@ -43,6 +45,7 @@ class Workplace:
         self.make, self.site, self.explain, self.fences, self.permit = make, site, explain, fences, permit
         self._warm: tuple[str, Mapping[str, Any], Worker] | None = None
         self._last: tuple[object, Frame] | None = None
+        self._held = Held()
 
     def answer(self, frame: Frame) -> Frame:
         try:
@@ -79,13 +82,18 @@ class Workplace:
         return {"site": self.site, "clients": list(clients), "agreement": _digest(agreed), "fedreel": __version__}
 
     def _orders(self, frame: Frame) -> Frame:
-        orders = unpack_orders(frame)
+        try:
+            orders = unpack_orders(frame, self._held)
+        except Lacking:
+            return Frame({"site": self.site, "lacks": True})
         run, start = str(frame.head["run"]), int(frame.head["start"])
         this = (run, start, [(o.client, o.key) for o in orders])
         if self._last is not None and self._last[0] == this:
             return self._last[1]  # the same frame again: its answer got lost on the way
         worker = self._worker(frame.head)
-        results = [self._order(worker, run, start, order) for order in orders]
+        together = Together(worker)
+        results = [together.take(order, self._order(worker, run, start, order)) for order in orders]
+        results = together.finish(results, self.explain or str)
         worker.store.sync()
         worker.door.ledger.sync()
         reply = pack_results(results, site=self.site)
