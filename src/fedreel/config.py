@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+from fedreel.core.secure.settings import SecureConfig
 from fedreel.errors import RecipeError, nearest
 from fedreel.fields import AtServer, BelowData, Text, Word
 from fedreel.registry import ENGINES, METHODS, TASKS, Registry
@@ -119,6 +120,7 @@ class Recipe:
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     round: RoundConfig = field(default_factory=RoundConfig)
+    secure: SecureConfig = field(default_factory=SecureConfig)
     server: TrainConfig | None = None  # [server]: how the server trains, for methods in which it does; none: as clients
 
     def __post_init__(self) -> None:

@@ -1,19 +1,31 @@
-"""A secure sum in one process, without engines: clients that may get lost in any phase, and a server in between."""
+"""Secure sums in one process: of the protocol alone, and of the toy, with clients that get lost in any phase."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from fedreel.config import RoundConfig
+from fedreel.core.federation import Federation
+from fedreel.core.method import Method
 from fedreel.core.secure.collector import Collector
 from fedreel.core.secure.crypto import new_signing_key, public_line
 from fedreel.core.secure.identity import KeyRing
 from fedreel.core.secure.masks import Vector
 from fedreel.core.secure.messages import Session
 from fedreel.core.secure.party import Kept, Party
+from fedreel.core.secure.rounds import SecureSums
+from fedreel.core.secure.settings import SecureConfig
+from fedreel.core.secure.work import make_form, simulated_sums
+from fedreel.core.update import Failure, Order, Result
+from fedreel.engines.local import LocalEngine
+from support.toy import Notes, Toy, make_worker
 
 PHASES = ("keys", "shares", "masked", "agree", "open")
 SENT = bytes(32)
@@ -140,3 +152,44 @@ class Sum:
         found = total(self.hidden, self.left)
         self.collector.unmask(found, self.left, SENT)
         return found
+
+
+class Losing:
+    """An engine that loses the orders of some clients: (question, client), or (train, client)."""
+
+    def __init__(self, inner: LocalEngine, lost: Collection[tuple[str, str]]) -> None:
+        self.inner, self.lost, self.slots = inner, lost, 1
+        self.clients, self.blueprint = inner.clients, inner.blueprint
+        self.gone: deque[Failure] = deque()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def submit(self, order: Order) -> None:
+        if (order.question or order.kind, order.client) in self.lost:
+            self.gone.append(Failure(*order.key, order.client, "offline", "lost on purpose"))
+        else:
+            self.inner.submit(order)
+
+    def next(self) -> Result | None:
+        return self.gone.popleft() if self.gone else self.inner.next()
+
+
+def federate_securely(
+    folder: Path, method: Method, *, lost: Collection[tuple[str, str]] = (), secure: bool = True, **options: Any
+) -> tuple[Federation, Notes]:
+    """Run a method on the toy by secure sums, or plainly. Options: those of RoundConfig, and task, policy, settings."""
+    task, policy = options.pop("task", Toy(clients=10)), options.pop("policy", None)
+    settings, start = options.pop("settings", SecureConfig(sums=True)), options.pop("start", 1)
+    config = RoundConfig(**{"rounds": 1, "evaluate_every": 0, "repeat": 0, "min_answers": 0.5, **options})
+    worker = make_worker(folder, method, task, rounds=config.rounds, policy=policy)
+    sums = None
+    if secure:
+        worker.sums = simulated_sums(settings, "r", folder)
+        form = partial(make_form, settings, task, method, worker.travelling)
+        sums = SecureSums(form, folder / "secure" / "server", "r", start, True)
+    engine, notes = Losing(LocalEngine(worker), lost), Notes()
+    fed = Federation(engine, method, config, 0, watchers=[notes], sums=sums)
+    method.run(fed)
+    engine.close()
+    return fed, notes

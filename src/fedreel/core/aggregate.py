@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Protocol
 
 import torch
@@ -12,7 +12,18 @@ from torch import Tensor
 from fedreel.config import RoundConfig
 from fedreel.core.update import Update, expect
 from fedreel.core.weights import Layout, Weights
-from fedreel.errors import RunError
+from fedreel.errors import RecipeError, RunError, nearest
+
+
+def check_weighing(by: str, sends: Iterable[str]) -> None:
+    """Raise, before anybody trains, if models cannot be weighed by this."""
+    known = ["equal", *sends]
+    if by not in known:
+        raise RecipeError(
+            f"clients of this task and method do not send '{by}', so their models cannot be weighed by it",
+            where="[method] weight_by",
+            hint=nearest(by, known),
+        )
 
 
 class Aggregator(Protocol):

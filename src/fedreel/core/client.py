@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,18 +20,21 @@ from fedreel.core.capture import Recorder
 from fedreel.core.declared import TESTED
 from fedreel.core.exchange import Door, Ledger, Policy, check_kinds
 from fedreel.core.method import Method
-from fedreel.core.optim import Optimizer, make_optimizer
+from fedreel.core.optim import Optimizer, make_optimizer, state_group
 from fedreel.core.residence import Residence
 from fedreel.core.state import PrivateStore, State, TrainedModels
 from fedreel.core.task import EVERYONE, ClientData, Population, Task
 from fedreel.core.terms import Adjust, Term
 from fedreel.core.training import Fitted, Pause, check_finite, fit, learning_rate
 from fedreel.core.trust import QUESTIONS
-from fedreel.core.update import EVALUATE, TRAIN, Answer, Named, Order, Reply, Update, Value, expect
-from fedreel.core.weights import TensorInfo, Weights, still_bound
+from fedreel.core.update import EVALUATE, SECURE, TRAIN, Answer, Named, Order, Reply, Update, Value, expect
+from fedreel.core.weights import TensorInfo, Weights, check_bound
 from fedreel.errors import FedreelError, nearest
 
-_OPTIMIZER, _MODEL = "optimizer", "model"  # groups of a client's private tensors
+if TYPE_CHECKING:
+    from fedreel.core.secure.work import ClientSums
+
+_MODEL = "model"  # a group of a client's private tensors
 T = TypeVar("T")
 
 
@@ -118,7 +121,7 @@ class Client:
         optimizer = worker.optimizer_of(only)
         optimizer.reset(learning_rate(config, self.round, worker.rounds))
         if config.keep_optimizer:
-            optimizer.restore(self.state.group(_optimizer_group(optimizer, worker)))
+            optimizer.restore(self.state.group(state_group(optimizer, worker.optimizer, worker.model)))
         deadline = None if self._order.limit is None else worker.started + self._order.limit
         fitted = fit(
             self.model,
@@ -136,7 +139,7 @@ class Client:
         )
         self.trained(fitted.loss)
         if config.keep_optimizer:
-            self.state.keep(_optimizer_group(optimizer, worker), optimizer.state())
+            self.state.keep(state_group(optimizer, worker.optimizer, worker.model), optimizer.state())
         return fitted
 
     def test(self) -> dict[str, float]:
@@ -152,15 +155,6 @@ class Client:
         """Note the numbers of a training that has ended with this mean loss; raises if it diverged."""
         check_finite(loss, self.name)
         self.numbers |= {"samples": float(len(self.data.train)), "loss": loss, **self.data.numbers}
-
-
-def _optimizer_group(optimizer: Optimizer, worker: Worker) -> str:
-    """Where a client keeps its state: apart for each choice of tensors that are trained."""
-    if optimizer is worker.optimizer:
-        return _OPTIMIZER
-    names = {id(p): n for n, p in worker.model.named_parameters()}
-    text = "\n".join(names[id(p)] for p in optimizer.params)
-    return f"{_OPTIMIZER}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
 class Worker:
@@ -193,6 +187,7 @@ class Worker:
         self.recorder = Recorder() if device.type == "cuda" and config.cuda_graph else None
         self.pause: Pause | None = None
         self.trained: TrainedModels | None = None  # where models are kept to look at afterwards, if they are
+        self.sums: ClientSums | None = None  # how updates leave where only their sum may be seen
         self.started = 0.0
         self._optimizers: dict[tuple[str, ...], Optimizer] = {}
         self._declared = {**method.sends, **task.sends}
@@ -218,7 +213,7 @@ class Worker:
             ledger=self.door.ledger,
             policy=self.door.policy,
         )
-        other.residence, other.trained = self.residence, self.trained
+        other.residence, other.trained, other.sums = self.residence, self.trained, self.sums
         return other
 
     def leaves(self) -> dict[str, str]:
@@ -226,6 +221,7 @@ class Worker:
         questions = [getattr(type(self.method), n, None) for n in dir(type(self.method))]
         asked = {name: kind for q in questions for name, kind in getattr(q, "sends", {}).items()}
         trained = {"weights": "weights", **self._declared} if len(self.travelling.tensors) else self._declared
+        trained = trained if self.sums is None else {"update": "masked-sum"}
         return {"name": "name", **trained, **asked}
 
     def vouches(self) -> dict[str, str]:
@@ -243,6 +239,16 @@ class Worker:
     def execute(self, order: Order) -> Reply:
         """Carry an order out. Everything random is drawn from (seed, round, client, purpose), so a
         repetition gives the same and methods that are compared see the same batches."""
+        if self.sums is not None and order.kind in (TRAIN, SECURE):
+            return self.sums.answer(self, order)
+        client = self.begin(order)
+        work: dict[str, Callable[[Client, Order], Reply]] = {TRAIN: self._train, EVALUATE: self._evaluate}
+        reply = work.get(order.kind, self._answer)(client, order)
+        self._checked = self._checked or check_bound(self.model, self.weights)
+        return reply
+
+    def begin(self, order: Order) -> Client:
+        """The client of an order, its model set up and everything random seeded."""
         self.started = time.monotonic()
         seed = self.seed_of(order)
         torch.default_generator.manual_seed(seed)
@@ -252,21 +258,7 @@ class Worker:
         self._spares_used = 0
         client = self._client = self.open(order)
         self.enter(client, self.weights)
-        reply: Reply
-        if order.kind == TRAIN:
-            reply = self._train(client, order)
-        elif order.kind == EVALUATE:
-            reply = self._evaluate(client, order)
-        else:
-            reply = self._answer(client, order)
-        if not self._checked:
-            self._checked = True
-            if not still_bound(self.model, self.weights):
-                raise FedreelError(
-                    "a module of the model replaced one of its tensors instead of changing it in place",
-                    hint="use buffer.copy_(...) instead of self.buffer = ...",
-                )
-        return reply
+        return client
 
     # the parts of a training order, for engines that train several clients together
 
@@ -301,20 +293,29 @@ class Worker:
 
     def leave(self, client: Client, order: Order, weights: Weights, travelling: Weights) -> Update:
         """Keep the private part of a trained model, let its travelling part out."""
+        self.keep(client, order, weights)
+        return self.door.release_update(order, travelling, client.numbers, client.tensors, self._declared)
+
+    def made(self, client: Client, order: Order) -> Weights:
+        """What travels of the model that a client has just trained. Nothing of it has left yet."""
+        self.door.check_samples(order.kind, client.data)
+        self.method.local_training(client)
+        self._checked = self._checked or check_bound(self.model, self.weights)
+        return self.weights.take(self.travelling)
+
+    def keep(self, client: Client, order: Order, weights: Weights) -> None:
+        """Keep the private part of a trained model."""
         if len(self.private.tensors):
             client.state.keep(_MODEL, weights.take(self.private))
         self._keep(client, order)
         if self.trained is not None:
             self.trained.keep(order.client, order.round, weights.take(weights.layout.moving))
-        return self.door.release_update(order, travelling, client.numbers, client.tensors, self._declared)
 
     # behind it
 
     def _train(self, client: Client, order: Order) -> Update:
         self.check_training()
-        self.door.check_samples(order.kind, client.data)
-        self.method.local_training(client)
-        return self.leave(client, order, self.weights, self.weights.take(self.travelling))
+        return self.leave(client, order, self.weights, self.made(client, order))
 
     def _evaluate(self, client: Client, order: Order) -> Answer:
         self.door.check_order({"metrics": "metric"})

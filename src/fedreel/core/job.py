@@ -13,6 +13,7 @@ from fedreel.core.abilities import Contrastable, Supervision, able
 from fedreel.core.client import Worker
 from fedreel.core.exchange import Ledger, Policy
 from fedreel.core.method import Method
+from fedreel.core.secure.rules import check_sums
 from fedreel.core.server_training import ServerTraining
 from fedreel.core.state import TRAINED, PrivateStore, TrainedModels
 from fedreel.core.task import Examples, Population, Task
@@ -35,6 +36,7 @@ class Job:
 
     def __post_init__(self) -> None:
         check_fit(self.task, self.method)
+        check_sums(self.recipe, self.task, self.method)
 
     def population(self) -> Population:
         return self.task.population(self.recipe.data, self.recipe.data.seed)
@@ -54,7 +56,7 @@ class Job:
 
 def make_worker(job: Job, population: Population, store: PrivateStore, ledger: Ledger, policy: Policy) -> Worker:
     recipe = job.recipe
-    return Worker(
+    worker = Worker(
         job.task,
         job.method,
         recipe.train,
@@ -67,6 +69,11 @@ def make_worker(job: Job, population: Population, store: PrivateStore, ledger: L
         policy=policy,
         memory=round(recipe.data.memory * 1e9),
     )
+    if recipe.secure.sums:
+        from fedreel.core.secure.work import simulated_sums
+
+        worker.sums = simulated_sums(recipe.secure, job.run_id, job.out)
+    return worker
 
 
 def make_server_training(job: Job, what: Supervision, share: float, examples: Examples) -> ServerTraining:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -36,6 +37,15 @@ def make_optimizer(params: Iterable[nn.Parameter], config: TrainConfig) -> Optim
     """The recipe's optimizer. A parameter with the attribute `no_decay` is spared the weight decay."""
     trained = [p for p in params if p.requires_grad]
     return SGD(trained, config) if config.optimizer == "sgd" else Torch(trained, config)
+
+
+def state_group(optimizer: Optimizer, whole: Optimizer, model: nn.Module) -> str:
+    """Where a client keeps its state: apart for each choice of tensors that are trained."""
+    if optimizer is whole:
+        return "optimizer"
+    names = {id(p): n for n, p in model.named_parameters()}
+    text = "\n".join(names[id(p)] for p in optimizer.params)
+    return f"optimizer-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
 class SGD:

@@ -64,14 +64,18 @@ def test_the_mean_is_the_plain_mean_up_to_the_grid(bits: int, data: st.DataObjec
 
 
 def test_a_hand_worked_example() -> None:
-    """Two clients, 32 bits: 30 bits are left of a number. Halves and quarters lie on the grid or just below."""
+    """Two clients, 32 bits: 29 bits are left of a number. Halves and quarters lie on the grid, thirds do not."""
     sent = weights([0.0, 1.0])
     made = form(sent, 2, cap=4.0)
-    assert made.grid.levels == 2**30 - 1
+    assert made.grid.levels == 2**29
     part = made.encode(sent, weights([0.5, 0.75]), {}, {"samples": 4.0, "loss": 1.0})
     at = made.layout.place["w"][1]
-    assert part.body.view(np.int32)[at : at + 2].tolist() == [2**29 - 1, -(2**28 - 1)]  # cut toward zero
-    assert made.step == 4.0 / (2**30 - 1)
+    assert part.body.view(np.int32)[at : at + 2].tolist() == [2**28, -(2**27)]
+    part = made.encode(weights([0.0, 0.0]), weights([0.25, -0.25]), {}, {"samples": 3.0, "loss": 1.0})
+    assert part.body.view(np.int32)[at : at + 2].tolist() == [3 * 2**25, -3 * 2**25]
+    thirds = form(sent, 2, cap=3.0).encode(weights([0.0, 0.0]), weights([0.5, -0.5]), {}, {"samples": 1.0, "loss": 1.0})
+    assert thirds.body.view(np.int32)[at : at + 2].tolist() == [2**28 // 3, -(2**28 // 3)]  # cut toward zero
+    assert made.step == 4.0 / 2**29
 
 
 @pytest.mark.parametrize(("bits", "parties"), [(32, 1), (32, 2), (32, 3), (32, 10), (32, 1000), (64, 3), (64, 5000)])
@@ -79,7 +83,7 @@ def test_a_sum_cannot_overflow(bits: int, parties: int) -> None:
     levels = Grid(bits, parties).levels
     assert parties * levels < 2 ** (bits - 1)
     assert levels < 2**53
-    assert bits == 64 or 4 * (levels + 1) * parties > 2 ** (bits - 1)  # and no more than two bits are wasted
+    assert bits == 64 or 4 * levels * parties >= 2 ** (bits - 1)  # and no more than two bits are wasted
 
 
 def test_what_is_at_the_ends_of_the_range_does_not_overflow_either() -> None:
@@ -93,7 +97,7 @@ def test_what_is_at_the_ends_of_the_range_does_not_overflow_either() -> None:
 def test_too_many_clients_for_the_bits_are_refused_with_the_way_out() -> None:
     with pytest.raises(RecipeError, match="do not fit into 32 bits"):
         Grid(32, 2**20)
-    assert Grid(64, 2**20).levels == 2**43 - 1
+    assert Grid(64, 2**20).levels == 2**42
 
 
 def test_what_was_clipped_or_capped_is_told_in_sum() -> None:

@@ -31,7 +31,7 @@ class Collector:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.directory = Directory()
+        self.directory = Directory(session)
         self._commitments: dict[str, bytes] = {}
         self._sealed: dict[str, dict[str, bytes]] = {}  # by sender, then by receiver
         self._signatures: dict[str, bytes] = {}
@@ -86,7 +86,7 @@ class Collector:
 
     def unmask(self, total: Vector, left: list[str], sent: bytes) -> None:
         """Take all masks off the sum of those who are left, in place."""
-        bound = self.directory.digest(self.session), sent
+        bound = self.directory.digest, sent
         for client in left:
             seed = self._joined(client, self._seeds, lambda s, c=client: self._is_seed(c, s))  # type: ignore[misc]
             mask(total, derived(seed, own_purpose(*bound, client)), -1)
@@ -113,15 +113,3 @@ class Collector:
             found=f"{len(found)} shares",
             hint="a client has answered falsely, or too few have answered; the last checkpoint stands: --resume",
         )
-
-
-def sum_of(session: Session, answers: Mapping[str, Mapping[str, str]]) -> Collector:
-    """A collector that has taken these answers: phase -> client -> text."""
-    made = Collector(session)
-    for client, text in sorted(answers.get("keys", {}).items()):
-        made.take_keys(client, text)
-    for client, text in sorted(answers.get("shares", {}).items()):
-        made.take_shares(client, text)
-    for client, text in sorted(answers.get("agree", {}).items()):
-        made.take_signature(client, text)
-    return made

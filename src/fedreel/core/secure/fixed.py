@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedreel.core.aggregate import narrowed
+from fedreel.core.aggregate import Average, narrowed
 from fedreel.core.secure.masks import Vector
 from fedreel.core.weights import Layout, Weights
 from fedreel.errors import Diverged, RecipeError, RunError
 
 RANGES: Mapping[str, float] = {"count": 1e7, "loss": 1e4, "metric": 1e6, "derived-number": 1e6}  # of numbers, by kind
 COUNTERS = 2.0**16  # by how much a counter of the model changes in a round, at most
+STATISTICS = 64.0  # times the clip: running means and variances are no steps of an optimizer
 _EXACT = 52  # bits of an integer that a float64 holds, one less
 _LEAST = 12  # bits that must be left of a number
 _CHUNK = 1 << 20  # numbers that are worked on at once
@@ -42,11 +43,11 @@ class Grid:
 
     @property
     def _room(self) -> int:
-        return min(_EXACT, self.bits - 1 - (self.parties - 1).bit_length())
+        return min(_EXACT, self.bits - 1 - self.parties.bit_length())
 
     @property
     def levels(self) -> int:
-        return 2**self._room - 1
+        return 2**self._room
 
 
 @dataclass(frozen=True)
@@ -79,18 +80,23 @@ class Form:
 
     @property
     def body(self) -> int:
-        return len(self.by) * sum(size for _, _, size in self._parts)
+        return len(self.by) * self._whole
+
+    @property
+    def _whole(self) -> int:
+        """Numbers of the body for one way to weigh models."""
+        return sum(part.end - part.start for part in self._parts)
 
     @property
     def step(self) -> float:
         """By how much, at most, a client's part of the weighted sum differs from what it was before the grid."""
         return self.clip * self.cap / self.grid.levels
 
-    @property
-    def _parts(self) -> list[tuple[str, torch.dtype, int]]:
-        """The buffers that follow each other for one way to weigh them: of the model, of what comes beside it."""
-        model = [("", dtype, size) for dtype, size in self.layout.sizes.items()]
-        return model + [(name, d, size) for name in self.beside for d, size in self.layout.trained.sizes.items()]
+    @cached_property
+    def _parts(self) -> list[_Part]:
+        """What follows each other: the model, and each group of tensors beside it."""
+        beside = [part for name in self.beside for part in _parts(name, self.layout.trained, self.clip)]
+        return [*_parts("", self.layout, self.clip), *beside]
 
     def encode(
         self, sent: Weights, trained: Weights, beside: Mapping[str, Weights], numbers: Mapping[str, float]
@@ -103,19 +109,16 @@ class Form:
         for share in shares:
             told = [_within(numbers[name] / RANGES[kind], name) for name, kind in self.numbers.items()]
             head += [share, *(share * value for value in told)]
-        clipped, at, whole = 0, 0, self.body // len(self.by)
-        for name, dtype, size in self._parts:
-            after = beside[name].flat[dtype] if name else trained.flat[dtype]
-            before = None if name else sent.flat[dtype]
-            reach = self.clip if dtype.is_floating_point else COUNTERS
-            for start, change in _changes(after, before):
-                clipped += int((change.abs() > reach).sum())
-                change = change.div_(reach).clamp_(-1.0, 1.0)
+        clipped, at = 0, 0
+        for part in self._parts:
+            for change in _changes(part, beside[part.name] if part.name else trained, None if part.name else sent):
+                clipped += int((change.abs() > part.reach).sum())
+                change = change.div_(part.reach).clamp_(-1.0, 1.0)
                 for number, share in enumerate(shares):
                     integers = (change * (share * self.grid.levels)).trunc_().to(torch.int64).numpy()
-                    place = number * whole + at + start
+                    place = number * self._whole + at
                     vector.body[place : place + len(integers)] = integers.astype(vector.body.dtype)
-            at += size
+                at += len(change)
         fine = [int(value * self.fine.levels) for value in head]
         vector.head[:] = np.array([min(clipped, 2**40), capped, *fine], np.int64).view(np.uint64)
         return vector
@@ -123,7 +126,7 @@ class Form:
     def decode(self, total: Vector, sent: Weights, count: int) -> list[SumAverage]:
         """The means of a sum of `count` clients' parts, one for each way to weigh them."""
         head, body = total.head.view(np.int64), total.body.view(np.int32 if self.bits == 32 else np.int64)
-        width, whole = 1 + len(self.numbers), self.body // len(self.by)
+        width, whole = 1 + len(self.numbers), self._whole
         made = []
         for number, by in enumerate(self.by):
             weight, *values = head[_FIRST + number * width : _FIRST + (number + 1) * width].tolist()
@@ -144,22 +147,19 @@ class Form:
         return int(head[_CLIPPED]), int(head[_CAPPED])
 
     def _means(self, body: np.ndarray, shares: float, sent: Weights) -> dict[str, Weights]:
-        flats: dict[str, dict[torch.dtype, Tensor]] = {name: {} for name in ("", *self.beside)}
+        made = {"": Weights.zeros(self.layout), **{name: Weights.zeros(self.layout.trained) for name in self.beside}}
         at = 0
-        for name, dtype, size in self._parts:
-            reach = self.clip if dtype.is_floating_point else COUNTERS
-            made = torch.empty(size, dtype=dtype)
-            for start in range(0, size, _CHUNK):
-                end = min(start + _CHUNK, size)
-                mean = torch.from_numpy(body[at + start : at + end].astype(np.float64))
-                mean *= reach / self.grid.levels / shares
-                if not name:
-                    mean += sent.flat[dtype][start:end].cpu().double()
-                made[start:end] = narrowed(mean, dtype)
-            flats[name][dtype] = made
-            at += size
-        layouts = {"": self.layout, **dict.fromkeys(self.beside, self.layout.trained)}
-        return {name: Weights(layouts[name], flat) for name, flat in flats.items()}
+        for part in self._parts:
+            flat = made[part.name].flat[part.dtype]
+            for start in range(part.start, part.end, _CHUNK):
+                end = min(start + _CHUNK, part.end)
+                mean = torch.from_numpy(body[at : at + end - start].astype(np.float64))
+                mean *= part.reach / self.grid.levels / shares
+                if not part.name:
+                    mean += sent.flat[part.dtype][start:end].cpu().double()
+                flat[start:end] = narrowed(mean, part.dtype)
+                at += end - start
+        return made
 
     def _share(self, by: str, numbers: Mapping[str, float]) -> float:
         """A client's weight, from 0 to 1."""
@@ -170,37 +170,67 @@ class Form:
         return min(max(numbers[by], 0.0), self.cap) / self.cap
 
 
-@dataclass(frozen=True)
-class SumAverage:
-    """What `fed.average` gives where only the sum is known: as `Average`, but for single clients' numbers."""
+class SumAverage(Average):
+    """What `fed.average` gives where only the sum is known: nobody's own numbers are."""
 
-    by: str
-    count: int
-    means: Mapping[str, float]
-    weights: Weights
-    beside: Mapping[str, Weights]
+    def __init__(
+        self, by: str, count: int, means: Mapping[str, float], weights: Weights, beside: Mapping[str, Weights]
+    ) -> None:
+        self.by, self.means, self.numbers = by, means, {}
+        self._count, self._weights, self._beside = count, weights, beside
 
     @property
-    def numbers(self) -> dict[str, dict[str, float]]:
-        """By client: of nobody."""
-        return {}
+    def weights(self) -> Weights:
+        return self._weights
+
+    @property
+    def count(self) -> int:
+        return self._count
 
     def tensors(self, name: str) -> Weights:
-        return self.beside[name]
+        return self._beside[name]
 
     def number(self, name: str) -> float:
         return self.means[name]
 
 
-def _changes(after: Tensor, before: Tensor | None) -> Iterator[tuple[int, Tensor]]:
-    """A buffer's change in float64, piece by piece with where it begins."""
-    for start in range(0, len(after), _CHUNK):
-        change = after[start : start + _CHUNK].cpu().to(torch.float64, copy=True)
+@dataclass(frozen=True)
+class _Part:
+    """A piece of a buffer whose numbers change by no more than `reach`."""
+
+    name: str  # of the tensors beside the model, or nothing
+    dtype: torch.dtype
+    start: int
+    end: int
+    reach: float
+
+
+def _parts(name: str, layout: Layout, clip: float) -> list[_Part]:
+    """The pieces of a layout, as long as they can be."""
+    made: list[_Part] = []
+    for dtype, size in layout.sizes.items():
+        places = [(start, tensor) for tensor, start in layout.place.values() if tensor.dtype == dtype]
+        for (start, tensor), end in zip(places, [*(start for start, _ in places[1:]), size]):
+            still = tensor.role in ("statistics", "buffer")
+            reach = COUNTERS if not dtype.is_floating_point else STATISTICS * clip if still else clip
+            last = made[-1] if made else None
+            if last is not None and (last.dtype, last.end, last.reach) == (dtype, start, reach):
+                made[-1] = replace(last, end=end)
+            else:
+                made.append(_Part(name, dtype, start, end, reach))
+    return made
+
+
+def _changes(part: _Part, after: Weights, before: Weights | None) -> Iterator[Tensor]:
+    """The change of a piece in float64, a chunk at a time."""
+    for start in range(part.start, part.end, _CHUNK):
+        chunk = slice(start, min(start + _CHUNK, part.end))
+        change = after.flat[part.dtype][chunk].cpu().to(torch.float64, copy=True)
         if before is not None:
-            change -= before[start : start + _CHUNK].cpu().double()
+            change -= before.flat[part.dtype][chunk].cpu().double()
         if not bool(change.isfinite().all()):
             raise Diverged("training ended in NaN or infinity", hint="a lower train.lr, or train.clip_norm")
-        yield start, change
+        yield change
 
 
 def _within(value: float, name: str) -> float:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from fedreel.core.secure.crypto import KEY
@@ -93,23 +93,29 @@ class Entry:
 class Directory(dict[str, Entry]):
     """The keys of those who take part, by client. Its digest is what two clients must have in common."""
 
+    def __init__(self, session: Session, entries: Iterable[Entry] = ()) -> None:
+        super().__init__((entry.client, entry) for entry in entries)
+        self.session = session
+
     @staticmethod
     def of(session: Session, entries: Iterable[Entry]) -> Directory:
-        made = Directory((entry.client, entry) for entry in entries)
+        made = Directory(session, entries)
         keys = [key for entry in made.values() for key in (entry.channel, entry.masking)]
         if not set(made) <= set(session.cohort) or len(set(keys)) < len(keys):
             raise Rubbish("keys of others than the cohort, or the same key twice")
         return made
 
-    def digest(self, session: Session) -> bytes:
+    @cached_property
+    def digest(self) -> bytes:
         told = [[e.client, e.site, e.channel.hex(), e.masking.hex()] for _, e in sorted(self.items())]
-        return digest("directory", session.digest, json.dumps(told))
+        return digest("directory", self.session.digest, json.dumps(told))
 
     @property
     def text(self) -> str:
         return json.dumps([entry.row() for _, entry in sorted(self.items())])
 
     @staticmethod
+    @lru_cache(64)  # clients in one process read the same; nobody changes one
     def read(session: Session, text: str) -> Directory:
         rows = parse(text)
         if not isinstance(rows, list) or len(rows) > len(session.cohort):

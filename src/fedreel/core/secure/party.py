@@ -35,7 +35,8 @@ class Distrust(PolicyError):
 class Identity(Protocol):
     """Who signs for a client, and whose signatures it believes."""
 
-    site: str
+    @property
+    def site(self) -> str: ...
 
     def sign(self, statement: bytes) -> bytes: ...
 
@@ -112,7 +113,7 @@ class Party:
             split(int.from_bytes(secret, "big"), session.threshold, [*places.values()]) for secret in secrets
         )
         both = {c: (of_key[at].to_bytes(SHARE, "big"), of_seed[at].to_bytes(SHARE, "big")) for c, at in places.items()}
-        sealed = {c: self._sealed(session, peers, c, b"".join(pair)) for c, pair in both.items() if c != self.client}
+        sealed = {c: self._sealed(peers, c, b"".join(pair)) for c, pair in both.items() if c != self.client}
         self.kept.seed, self.kept.directory = seed.hex(), directory
         self.kept.shares = {self.client: [share.hex() for share in both[self.client]]}
         return self._say("shares", json.dumps([commitment(session, self.client, seed).hex(), table_text(sealed)]))
@@ -129,7 +130,7 @@ class Party:
             return
         self._check_enough(session, shared)
         for client, text in found.items():
-            both = self._unsealed(session, peers, client, text)
+            both = self._unsealed(peers, client, text)
             self.kept.shares[client] = [both[:SHARE].hex(), both[SHARE:].hex()]
         self.kept.shared = shared
         self._save(self.kept)
@@ -141,7 +142,7 @@ class Party:
         if not kept.shared or kept.left or (kept.masked and kept.sent != sent.hex()):
             raise Distrust("this client has sent its part of this sum before, or cannot send it yet")
         peers = self._peers(session)
-        bound = peers.digest(session), sent
+        bound = peers.digest, sent
         mask(vector, derived(bytes.fromhex(kept.seed), own_purpose(*bound, self.client)), 1)
         mine = bytes.fromhex(kept.masking)
         for other in kept.shared:
@@ -254,15 +255,15 @@ class Party:
         return Directory.read(session, self.kept.directory)
 
     def _end(self, session: Session) -> End:
-        directory, sent = self._peers(session).digest(session), bytes.fromhex(self.kept.sent)
+        directory, sent = self._peers(session).digest, bytes.fromhex(self.kept.sent)
         return End(session, directory, sent, tuple(self.kept.shared), tuple(self.kept.left))
 
-    def _sealed(self, session: Session, peers: Directory, to: str, text: bytes) -> bytes:
-        bound = seal_purpose(peers.digest(session), self.client, to)
+    def _sealed(self, peers: Directory, to: str, text: bytes) -> bytes:
+        bound = seal_purpose(peers.digest, self.client, to)
         return seal(shared_key(bytes.fromhex(self.kept.channel), peers[to].channel, bound), text, bound)
 
-    def _unsealed(self, session: Session, peers: Directory, sender: str, sealed: bytes) -> bytes:
-        bound = seal_purpose(peers.digest(session), sender, self.client)
+    def _unsealed(self, peers: Directory, sender: str, sealed: bytes) -> bytes:
+        bound = seal_purpose(peers.digest, sender, self.client)
         key = shared_key(bytes.fromhex(self.kept.channel), peers[sender].channel, bound)
         found = unseal(key, sealed, bound)
         if found is None or len(found) != 2 * SHARE:
