@@ -22,6 +22,7 @@ import torch
 
 from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig
 from fedreel.core.job import make_method, make_task
+from fedreel.core.secure.settings import SecureConfig
 from fedreel.engines.flower import engine
 from fedreel.engines.flower.link import Link
 from fedreel.engines.flower.server import Server
@@ -52,6 +53,7 @@ class Case:
     evaluate_every: int = 0
     keep_optimizer: bool = False
     needs: str = ""  # a package of an extra
+    secure: bool = False  # by secure sums
 
     @property
     def able(self) -> bool:
@@ -88,6 +90,8 @@ CASES = {
         {"backbone": {"name": "stgcn", "width": 4, "features": 8, "topology": "learnable"}},
         evaluate_every=2,
     ),
+    "secure": Case("scaffold", evaluate_every=2, needs="cryptography", secure=True),
+    "secure-private": Case("fedbn", rounds=3, keep_optimizer=True, needs="cryptography", secure=True),
 }
 CACHED = {"head"}  # what the backbone sees of clips lies on the owner's disk
 NEEDS_ALL_DATA = {"centralised"}  # cannot run at real sites, and says so
@@ -107,6 +111,7 @@ def write_data(root: Path, *tasks: str) -> Path:
 def recipe_of(case: Case, data: Path, engine: dict[str, Any], rounds: int) -> Recipe:
     folder = data / case.task
     settings = {} if case.task == "toy" else _small(case.task).settings(folder)
+    share = 1.0 if case.secure else 0.75  # of three clients, two may be of one site
     return Recipe(
         system="conformance",
         device="cpu",
@@ -116,7 +121,8 @@ def recipe_of(case: Case, data: Path, engine: dict[str, Any], rounds: int) -> Re
         engine=engine,
         data=DataConfig(source=str(folder), role=case.task, public=str(folder)),
         train=TrainConfig(batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=case.keep_optimizer),
-        round=RoundConfig(rounds=rounds, evaluate_every=case.evaluate_every, fraction=0.75, min_answers=1.0),
+        round=RoundConfig(rounds=rounds, evaluate_every=case.evaluate_every, fraction=share, min_answers=1.0),
+        secure=SecureConfig(sums=case.secure),
     )
 
 

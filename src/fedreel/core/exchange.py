@@ -55,6 +55,8 @@ class Policy:
     jobs: JobRules = field(default_factory=JobRules)  # at real sites
 
     def __post_init__(self) -> None:
+        if self.min_cohort < 2:
+            raise RecipeError("min_cohort is out of range", expected="2 or more", found=str(self.min_cohort))
         for kind in self.refuse:
             if kind not in KINDS:
                 raise RecipeError(

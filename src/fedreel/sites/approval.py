@@ -186,6 +186,7 @@ def job_digest(recipe: Recipe) -> str:
         "data": {key: value for key, value in table["data"].items() if key not in _ELSEWHERE},
         "train": table["train"],
         "rounds": recipe.round.rounds,
+        **({"secure": table["secure"]} if recipe.secure.sums else {}),
     }
     for name in getattr(task, "from_data", ()):  # it is the number of data.labels
         told["task"].pop(name, None)

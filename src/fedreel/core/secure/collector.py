@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 
-from fedreel.core.secure.crypto import KEY, derived, public_of, shared_key
+from fedreel.core.secure.crypto import KEY, SIGNATURE, derived, public_of, shared_key
 from fedreel.core.secure.masks import Vector, mask
 from fedreel.core.secure.messages import (
     Directory,
@@ -64,7 +64,7 @@ class Collector:
         return table_text({sender: self._sealed[sender][client] for sender in self._sealed if sender != client})
 
     def take_signature(self, client: str, text: str) -> None:
-        self._signatures[client] = unhex(text, None)
+        self._signatures[client] = unhex(text, SIGNATURE)
 
     @property
     def signatures(self) -> str:

@@ -11,6 +11,7 @@ try:
     from cryptography.exceptions import InvalidSignature, InvalidTag
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
     from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -19,6 +20,7 @@ except ModuleNotFoundError as error:  # comes with the extra
     raise RunError("secure sums need the package `cryptography`", hint="pip install 'fedreel[secure]'") from error
 
 KEY = 32  # bytes of a secret, a public key or a seed
+SIGNATURE = 132  # bytes of a signature, enough for every curve that a site's key may be on
 _NONCE = 12
 
 
@@ -87,7 +89,9 @@ def public_line(key: ec.EllipticCurvePrivateKey) -> str:
 
 
 def sign(key: ec.EllipticCurvePrivateKey, message: bytes) -> bytes:
-    return key.sign(message, ec.ECDSA(hashes.SHA384()))
+    """Always of the same length: the signature's two numbers."""
+    one, two = decode_dss_signature(key.sign(message, ec.ECDSA(hashes.SHA384())))
+    return one.to_bytes(SIGNATURE // 2, "big") + two.to_bytes(SIGNATURE // 2, "big")
 
 
 @lru_cache(4096)  # of clients in one process each would look at the same signatures
@@ -97,7 +101,9 @@ def signed(line: str, message: bytes, signature: bytes) -> bool:
         key = serialization.load_ssh_public_key(line.encode())
         if not isinstance(key, ec.EllipticCurvePublicKey):
             return False
-        key.verify(signature, message, ec.ECDSA(hashes.SHA384()))
+        half = SIGNATURE // 2
+        one, two = int.from_bytes(signature[:half], "big"), int.from_bytes(signature[half:], "big")
+        key.verify(encode_dss_signature(one, two), message, ec.ECDSA(hashes.SHA384()))
     except (InvalidSignature, ValueError):
         return False
     return True

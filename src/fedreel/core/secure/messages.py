@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from fedreel.core.secure.crypto import KEY
+from fedreel.core.secure.crypto import KEY, SIGNATURE
 from fedreel.core.secure.shamir import SHARE
 from fedreel.machine.records import parse_json
 
 MOST_BY = 2  # weighings of the same updates in one sum: more of them would tell single updates apart
 _PROTOCOL = "fedreel secure sum 1"
-_SIGNATURE = 256  # bytes, at most
 _SEALED = 12 + 2 * SHARE + 16  # bytes of two sealed shares
 
 
@@ -86,7 +85,7 @@ class Entry:
         match row:
             case [str(client), str(site), str(channel), str(masking), str(signature)]:
                 keys = unhex(channel, KEY), unhex(masking, KEY)
-                return Entry(client, site, *keys, unhex(signature, None))
+                return Entry(client, site, *keys, unhex(signature, SIGNATURE))
         raise Rubbish("keys that are none")
 
 
@@ -165,13 +164,13 @@ def parse(text: str | bytes) -> Any:
         raise Rubbish("a message that is not JSON") from error
 
 
-def unhex(text: object, length: int | None) -> bytes:
-    """Bytes as messages have them; of so many, or not too many."""
+def unhex(text: object, length: int) -> bytes:
+    """Bytes as messages have them, so many of them."""
     try:
         data = bytes.fromhex(text) if isinstance(text, str) else b""
     except ValueError:
         data = b""
-    if not data or (len(data) != length if length else len(data) > _SIGNATURE):
+    if len(data) != length:
         raise Rubbish("bytes of another length")
     return data
 
@@ -180,7 +179,7 @@ def table_text(table: Mapping[str, bytes]) -> str:
     return json.dumps({name: data.hex() for name, data in sorted(table.items())})
 
 
-def read_table(text: str, length: int | None, known: Iterable[str]) -> dict[str, bytes]:
+def read_table(text: str, length: int, known: Iterable[str]) -> dict[str, bytes]:
     """Bytes by client, of clients that are known."""
     found = parse(text)
     if not isinstance(found, dict) or not set(found) <= set(known):

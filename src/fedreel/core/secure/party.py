@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
-from fedreel.core.secure.crypto import KEY, derived, new_secret, public_of, seal, shared_key, unseal
+from fedreel.core.secure.crypto import KEY, SIGNATURE, derived, new_secret, public_of, seal, shared_key, unseal
 from fedreel.core.secure.masks import Vector, mask
 from fedreel.core.secure.messages import (
     Directory,
@@ -180,7 +180,7 @@ class Party:
         end, peers = self._end(session), self._peers(session)
         signed = [
             client
-            for client, signature in read_table(signatures, None, self.kept.left).items()
+            for client, signature in read_table(signatures, SIGNATURE, self.kept.left).items()
             if self.identity.believes(peers[client].site, end.statement(client), signature)
         ]
         if len(signed) < session.threshold:
@@ -228,7 +228,7 @@ class Party:
                 raise Distrust(
                     f"the keys of a client of site '{entry.site}' are not signed by a site that is known here",
                     expected="the site.pub of every site that takes part, in `peers`",
-                    hint="fedreel site peer add SITE.PUB, with the key that its owner gave you",
+                    hint="fedreel site add-peer SITE.PUB, with the key that its owner gave you",
                 )
         self._check_enough(session, peers, peers)
         largest, count = Counter(entry.site for entry in peers.values()).most_common(1)[0]

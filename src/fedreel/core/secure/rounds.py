@@ -25,7 +25,8 @@ from fedreel.core.secure.work import (
     SHARES,
     digest_of,
     make_form,
-    unpacked,
+    packed,
+    text_of,
     vector_of,
 )
 from fedreel.core.update import Answer, Failure, Value
@@ -182,7 +183,7 @@ class _Sum:
         said: dict[str, str] = {}
         for answer in self._stream(phase, messages):
             try:
-                text = unpacked(answer)
+                text = text_of(answer.tensors[MESSAGE])
                 take(answer.client, text)
                 said[answer.client] = text
             except ValueError as error:
@@ -202,8 +203,9 @@ class _Sum:
         """Answers as they come. As many must be there as the threshold says, and as the round wants."""
         wanted = math.ceil(self.at_least * len(self.session.cohort)) if phase in (KEYS, SHARES, MASKED) else 0
         needed = min(max(self.session.threshold, wanted), len(self.session.cohort))
-        own = {client: {**(args or {}), SESSION: self.session.text, MESSAGE: text} for client, text in messages.items()}
-        return self.fed.secure(phase, own, models or {}, min(1.0, needed / max(len(messages), 1)))
+        session = packed(self.session.text)
+        own = {c: {**(args or {}), SESSION: session, MESSAGE: packed(text)} for c, text in messages.items()}
+        return self.fed.secure(phase, own, models or {}, min(1.0, (needed - 0.5) / max(len(messages), 1)))
 
     def _check_enough(self, said: Mapping[str, object]) -> None:
         if len(said) < self.session.threshold:

@@ -57,11 +57,11 @@ class ClientSums:
         worker.door.check_order({KIND: KIND})
         if order.client not in worker.population.clients:
             raise RunError(f"there is no client '{order.client}' here")
-        session = Session.read(expect(order.args[SESSION], str, "the session"))
+        session = Session.read(text_of(order.args[SESSION]))
         if session.run != self.run or session.round != order.round:
             raise Distrust("the sum is of another run or round than the order")
         party = self._party(worker, order.client)
-        message = expect(order.args.get(MESSAGE, ""), str, "the message")
+        message = text_of(order.args[MESSAGE])
         if order.question == MASKED:
             return self._masked(worker, order, session, party, message)
         if order.question == KEYS:
@@ -142,9 +142,12 @@ def packed(text: str) -> Tensor:
     return torch.from_numpy(np.frombuffer(text.encode(), np.uint8).copy())
 
 
-def unpacked(answer: Answer) -> str:
-    """The text of an answer; ValueError if it is none."""
-    return bytes(answer.tensor(MESSAGE).numpy().data).decode()
+def text_of(value: object) -> str:
+    """The text that was packed; ValueError if it is none."""
+    packed = expect(value, Tensor, "a message of a secure sum")
+    if packed.dtype != torch.uint8 or packed.ndim != 1:
+        raise Rubbish("a message that is no bytes")
+    return packed.numpy().tobytes().decode()
 
 
 def tensors_of(vector: Vector) -> dict[str, Tensor | Weights]:
