@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fuzz import arrays, media, messages, texts
+from fuzz import arrays, media, messages, sums, texts
 
-HARNESSES = {h.name: h for part in (texts, arrays, media, messages) for h in part.HARNESSES}
+HARNESSES = {h.name: h for part in (texts, arrays, media, messages, sums) for h in part.HARNESSES}

@@ -126,6 +126,15 @@ class _Sum:
         left = self._until_masked()
         total = self._opened(left)
         means = self.form.decode(total, model, len(left))
+        bound = self.fed.config.max_change * (1.0 + model.norm())
+        for mean in means:
+            if (moved := mean.weights.distance(model.to("cpu"))) > bound:
+                raise RunError(
+                    f"the mean of round {self.session.round} is too far from what was sent",
+                    expected=f"at most {bound:.3g} (round.max_change)",
+                    found=f"{moved:.3g}",
+                    hint="a client has sent something else than its part, and nobody can tell which",
+                )
         self._note(total, left, means[0])
         return means
 
