@@ -1,17 +1,20 @@
 """Time per round on Flower against the `local` engine, and bytes on the wire: 10 clients, 0.5 MB and 130 MB of weights.
 
     python bench/flower.py [--rounds 3] [--sizes 0.5 130] [--engines local flower-sim flower] [--set KEY=VALUE ...]
-                           [--cut MB]
+                           [--secure] [--cut MB]
 
 `flower` is two sites with five clients each on loopback, with TLS and node keys, started by the command line. Between
 the sites and the server lies a line that counts bytes. The clients' work is next to nothing, so that a round's time is
-transport: processes that Flower starts, polling, copies, TLS. The first round is left out. Settings such as
-transfer.up=int8 hold for all runs; with --cut the line breaks after every so many MB, and sites must connect anew."""
+transport: processes that Flower starts, polling, copies, TLS, and masks. The first round is left out. Settings such as
+transfer.up=int8 hold for all runs; with --secure every job runs a second time by secure sums; with --cut the line
+breaks after every so many MB, and sites must connect anew."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -26,6 +29,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 CLIENTS, SITES = 10, ("one", "two")
+ENGINES = ("local", "flower-sim", "flower")
 FEDREEL = [sys.executable, "-m", "fedreel"]
 
 
@@ -33,31 +37,36 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--sizes", type=float, nargs="+", default=[0.5, 130.0], help="MB of weights")
-    arguments.add_argument("--engines", nargs="+", default=["local", "flower-sim", "flower"])
+    arguments.add_argument("--engines", nargs="+", default=ENGINES, choices=ENGINES)
     arguments.add_argument("--set", dest="settings", action="append", default=[], help="a setting of the recipe")
+    arguments.add_argument("--secure", action="store_true", help="by secure sums too")
     arguments.add_argument("--cut", type=float, default=0.0, help="MB after which the line breaks; 0: it does not")
     options = arguments.parse_args()
-    here = [engine for engine in options.engines if engine != "flower"]
+    ways = (False, True) if options.secure else (False,)
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        root = Path(folder)
-        for megabytes in options.sizes:
-            for engine in here:
-                rows.append(measure(root, engine, megabytes, options.rounds, options.settings))
-        if "flower" in options.engines:
-            with Sites(root, int(options.cut * 1e6)) as sites:
-                for megabytes in options.sizes:
-                    rows.append(measure(root, "flower", megabytes, options.rounds, options.settings, sites))
-                if options.cut:
-                    print(f"the line broke {sites.line.breaks} times")
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, contextlib.ExitStack() as stack:
+        root, sites = Path(folder), None
+        for engine in (name for name in ENGINES if name in options.engines):
+            if engine == "flower":
+                sites = stack.enter_context(Sites(root, int(options.cut * 1e6)))
+            for megabytes, secure in itertools.product(options.sizes, ways):
+                rows.append(measure(root, engine, megabytes, options.rounds, options.settings, secure, sites))
+        if sites is not None and options.cut:
+            print(f"the line broke {sites.line.breaks} times")
     show(rows)
 
 
 def measure(
-    root: Path, engine: str, megabytes: float, rounds: int, settings: list[str], sites: Sites | None = None
+    root: Path,
+    engine: str,
+    megabytes: float,
+    rounds: int,
+    settings: list[str],
+    secure: bool,
+    sites: Sites | None,
 ) -> dict[str, Any]:
-    out = root / f"{engine}-{megabytes:g}"
-    text = RECIPE.format(size=int(megabytes * 1e6 / 4), rounds=rounds, clients=CLIENTS)
+    out = root / f"{engine}-{megabytes:g}-{secure}"
+    text = RECIPE.format(size=int(megabytes * 1e6 / 4), rounds=rounds, clients=CLIENTS, secure=str(secure).lower())
     (root / "job.toml").write_text(text)
     words = ["submit", "--server", str(sites.server)] if sites else ["run", "--engine", engine]
     before = sites.line.counted() if sites else (0, 0)
@@ -72,7 +81,7 @@ def measure(
     summary = json.loads((out / "summary.json").read_text())
     shutil.rmtree(out)
     return {
-        "engine": engine,
+        "engine": engine + (", secure" if secure else ""),
         "megabytes": megabytes,
         "seconds_per_round": statistics.median(seconds),
         "whole_run": wall,
@@ -84,18 +93,20 @@ def measure(
 
 def show(rows: list[dict[str, Any]]) -> None:
     local = {r["megabytes"]: r["seconds_per_round"] for r in rows if r["engine"] == "local"}
-    head = f"{'engine':<12}{'weights':>11}{'s/round':>10}{'x local':>10}{'run s':>9}"
+    head = f"{'engine':<20}{'weights':>11}{'s/round':>10}{'x local':>10}{'run s':>9}"
     print(f"{head}{'updates':>12}{'wire up':>12}{'wire down':>12}")
     for r in rows:
         if r["megabytes"] in local:
             r["times_local"] = r["seconds_per_round"] / local[r["megabytes"]]
         times = f"{r['times_local']:>10.1f}" if "times_local" in r else f"{'-':>10}"
-        wire = [f"{r[k] / 1e6:9.1f} MB" if r["engine"] == "flower" else f"{'-':>12}" for k in ("wire_up", "wire_down")]
+        wire = [f"{r[k] / 1e6:9.1f} MB" if r["wire_up"] else f"{'-':>12}" for k in ("wire_up", "wire_down")]
         numbers = f"{r['seconds_per_round']:>10.2f}{times}{r['whole_run']:>9.1f}"
-        print(f"{r['engine']:<12}{r['megabytes']:>8g} MB{numbers}{r['update_bytes'] / 1e6:>9.1f} MB{''.join(wire)}")
+        print(f"{r['engine']:<20}{r['megabytes']:>8g} MB{numbers}{r['update_bytes'] / 1e6:>9.1f} MB{''.join(wire)}")
     print("updates: what clients send, as the ledger counts it; wire: between sites and server; each a round's")
     result = {
-        f"{r['engine']}_{r['megabytes']:g}MB": {k: round(v, 3) for k, v in r.items() if isinstance(v, float)}
+        f"{r['engine'].replace(', ', '_')}_{r['megabytes']:g}MB": {
+            k: round(v, 3) for k, v in r.items() if isinstance(v, float) and v == v
+        }
         for r in rows
     }
     print(json.dumps(result))
@@ -117,6 +128,8 @@ lr = 0.01
 rounds = {rounds}
 evaluate_every = 0
 min_answers = 1.0
+[secure]
+sums = {secure}
 """
 
 
@@ -198,6 +211,10 @@ class Sites:
             (data / "clients.txt").write_text(" ".join(names))
             self._do("site", "init", self.root / site, "--data", data, "--allow", "*")
             self._do("server", "enroll", self.root / site / "site.pub", "--server", self.server)
+            policy = self.root / site / "policy.toml"
+            policy.write_text(policy.read_text().replace("min_cohort = 3", f"min_cohort = {len(SITES)}"))
+        for site, other in itertools.permutations(SITES, 2):
+            self._do("site", "add-peer", self.root / other / "site.pub", "--site", self.root / site)
         self.line = Line(port, self.cut)
         self._start("server", "Listening for sites", "server", "start", self.server)
         ca = self.server / "ca.crt"

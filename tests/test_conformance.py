@@ -28,9 +28,13 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 ROUNDED = {"vector"}  # engines that promise the numbers of `local` up to rounding
 TALK = ("chains", "questions", "several-models", "private-state", "fedca-image", "fedlid-image")
+SUMMED = ("secure", "secure-private")
 TRAINED = ("head", "lora", "mae-lora", "fedvmr-qd-detr")  # parts of networks, and what is seen once
 FRAMES = "flower, frames"
-FEW = {"streams": TALK + TRAINED, "vector": TALK + TRAINED}  # they share all but their scheduling with `local`
+FEW = {
+    "streams": TALK + TRAINED + SUMMED,
+    "vector": TALK + TRAINED + SUMMED,
+}  # they share all but their scheduling with `local`
 PAIRS = [
     (engine, name)
     for engine in (FRAMES, *ENGINES)

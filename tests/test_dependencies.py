@@ -17,6 +17,7 @@ DISTRIBUTIONS = {"PIL": "pillow", "mlflow": "mlflow-skinny", "triton": "torch"} 
 EXTRAS = {  # folders and files -> the extra whose packages they may import beside the dependencies
     "engines/flower": "sites",
     "sites": "sites",
+    "core/secure": "secure",
     "ui": "ui",
     "runs/track.py": "track",
     "privacy/accounting.py": "privacy",

@@ -52,7 +52,8 @@ PUBLISHED = {
     "summary": ("cfedvs-summary",),  # several models
     "skeleton": ("fsar",),  # private state
 }
-JOBS = [name for task in SMALL_TASKS for name in PUBLISHED.get(task, (f"task-{task}",))] + ["scaffold", "int8"]
+JOBS = [name for task in SMALL_TASKS for name in PUBLISHED.get(task, (f"task-{task}",))]
+JOBS += ["scaffold", "int8", "secure", "secure-private"]
 TOY = DataConfig(role="toy")
 
 

@@ -14,7 +14,15 @@ from typing import Any, Literal, TypeVar
 from fedreel.errors import RecipeError, nearest
 from fedreel.fields import AtServer, Word
 from fedreel.registry import ENGINES, METHODS, TASKS, Registry
-from fedreel.sections import DataConfig, PrivacyConfig, RoundConfig, TrainConfig, TransferConfig, check_ranges
+from fedreel.sections import (
+    DataConfig,
+    PrivacyConfig,
+    RoundConfig,
+    SecureConfig,
+    TrainConfig,
+    TransferConfig,
+    check_ranges,
+)
 
 T = TypeVar("T")
 MOST_TEXT = 1 << 20  # characters of a TOML file
@@ -37,6 +45,7 @@ class Recipe:
     train: TrainConfig = field(default_factory=TrainConfig)
     round: RoundConfig = field(default_factory=RoundConfig)
     privacy: PrivacyConfig | None = None  # [privacy]: what may be learned about one client or example; none: anything
+    secure: SecureConfig = field(default_factory=SecureConfig)
     server: TrainConfig | None = None  # [server]: how the server trains, for methods in which it does; none: as clients
     transfer: TransferConfig | None = None  # [transfer]: in which form models travel; none: as they are
 

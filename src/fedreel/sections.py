@@ -144,6 +144,19 @@ class TransferConfig:
             )
 
 
+@dataclass(frozen=True)
+class SecureConfig:
+    """[secure]: whether the server learns only the sum of a round's updates, and on which grid they are summed."""
+
+    sums: bool = False
+    clip: float = 1.0  # no number of the model changes by more than this at a client in a round
+    bits: Literal[32, 64] = 32  # of each number on its way; 64 for many thousands of clients, or a finer grid
+    weight_cap: float = 1e4  # no client counts for more samples, or frames: whatever models are weighed by
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "secure", clip=(1e-9, 1e9), weight_cap=(1, 1e7))
+
+
 def check_ranges(config: object, section: str, **ranges: tuple[float, float]) -> None:
     """Raise unless every named number of a section, or each of several, lies in its range, ends included (so that nan
     does not)."""

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fuzz import arrays, media, messages, texts, transfers
+from fuzz import arrays, media, messages, sums, texts, transfers
 
-HARNESSES = {h.name: h for part in (texts, arrays, media, messages, transfers) for h in part.HARNESSES}
+HARNESSES = {h.name: h for part in (texts, arrays, media, messages, sums, transfers) for h in part.HARNESSES}

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
 
-from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig, TransferConfig
+from fedreel.config import DataConfig, Recipe, RoundConfig, SecureConfig, TrainConfig, TransferConfig
 from fedreel.core.job import make_method, make_task
 from fedreel.engines.flower import engine
 from fedreel.engines.flower.link import Link
@@ -53,6 +53,7 @@ class Case:
     keep_optimizer: bool = False
     needs: str = ""  # a package of an extra
     transfer: TransferConfig | None = None
+    secure: bool = False  # by secure sums
 
     @property
     def able(self) -> bool:
@@ -91,6 +92,8 @@ CASES = {
     ),
     "int8": Case("fedbn", rounds=3, evaluate_every=1, transfer=TransferConfig(up="int8", down="changes")),
     "top-k": Case("scaffold", rounds=3, transfer=TransferConfig(up="top-k", keep=0.2)),
+    "secure": Case("scaffold", evaluate_every=2, needs="cryptography", secure=True),
+    "secure-private": Case("fedbn", rounds=3, keep_optimizer=True, needs="cryptography", secure=True),
 }
 CACHED = {"head"}  # what the backbone sees of clips lies on the owner's disk
 NEEDS_ALL_DATA = {"centralised"}  # cannot run at real sites, and says so
@@ -110,6 +113,7 @@ def write_data(root: Path, *tasks: str) -> Path:
 def recipe_of(case: Case, data: Path, engine: dict[str, Any], rounds: int) -> Recipe:
     folder = data / case.task
     settings = {} if case.task == "toy" else _small(case.task).settings(folder)
+    share = 1.0 if case.secure else 0.75  # of three clients, two may be of one site
     return Recipe(
         system="conformance",
         device="cpu",
@@ -119,7 +123,8 @@ def recipe_of(case: Case, data: Path, engine: dict[str, Any], rounds: int) -> Re
         engine=engine,
         data=DataConfig(source=str(folder), role=case.task, public=str(folder)),
         train=TrainConfig(batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=case.keep_optimizer),
-        round=RoundConfig(rounds=rounds, evaluate_every=case.evaluate_every, fraction=0.75, min_answers=1.0),
+        round=RoundConfig(rounds=rounds, evaluate_every=case.evaluate_every, fraction=share, min_answers=1.0),
+        secure=SecureConfig(sums=case.secure),
         transfer=case.transfer,
     )
 

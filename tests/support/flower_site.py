@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from fedreel.config import Recipe, RoundConfig, TrainConfig, TransferConfig, as_table
+from fedreel.sites.peers import add_peer
+from fedreel.sites.site import SiteFolder
 
 TESTS = Path(__file__).parent.parent
 FEDREEL = [sys.executable, "-m", "fedreel"]
@@ -112,6 +116,7 @@ class Federation:
             fedreel("site", "init", folder / name, *(word for text in folders for word in ("--data", text)))
             allow_all(folder / name, data.parent / "moments" / "words.txt")
             fedreel("server", "enroll", folder / name / "site.pub", "--server", self.server_folder)
+        make_peers(folder / name for name in sites)
         self.server = Running("server", "start", self.server_folder, log=folder / "server.out")
         self.sites: dict[str, Running] = {}
         try:
@@ -142,6 +147,13 @@ def allow_all(site: Path, *files: Path) -> None:
     with (site / "site.toml").open("a") as settings:
         settings.write(tomli_w.dumps({"files": {str(file): str(file) for file in files}}))
     (site / "policy.toml").write_text('refuse = []\n[jobs]\nallow = ["*"]\ndivisions = 0\n')
+
+
+def make_peers(sites: Iterable[Path]) -> None:
+    """Each site has the others' keys, as their owners would have handed them over."""
+    places = list(sites)
+    for place, other in itertools.permutations(places, 2):
+        add_peer(SiteFolder.open(place), other / "site.pub")
 
 
 def left_over(marks: list[str]) -> list[str]:

@@ -193,6 +193,37 @@ def site_budget(folder: SitePath = Path("site")) -> None:
         say("No private job has worked here yet.")
 
 
+@site_app.command("peers")
+def site_peers(folder: SitePath = Path("site")) -> None:
+    """The keys by which this site and those it sums with know each other."""
+    from fedreel.cli.tables import print_table
+    from fedreel.sites.peers import fingerprint, own_key, peers
+    from fedreel.sites.site import SiteFolder
+
+    site = SiteFolder.open(folder)
+    say(f"This site: {site.config.name} {fingerprint(own_key(site))}")
+    if known := peers(site):
+        print_table(["site", "fingerprint"], [[name, fingerprint(line)] for name, line in known.items()])
+    else:
+        say("It knows no others. For secure sums: fedreel site add-peer SITE.PUB, with the key that its owner gave you")
+
+
+@site_app.command("add-peer")
+def site_add_peer(
+    public_key: Annotated[Path, typer.Argument(help="The site.pub that another site's owner gave you.")],
+    folder: SitePath = Path("site"),
+    name: Annotated[str | None, typer.Option(help="The site's name, if it is not the one in the key.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Believe this key in place of the one before.")] = False,
+) -> None:
+    """Believe another site's key, so that secure sums may hold its part and yours. Not by way of the server."""
+    from fedreel.sites.peers import add_peer
+    from fedreel.sites.site import SiteFolder
+
+    added, mark = add_peer(SiteFolder.open(folder), public_key, name, replace)
+    say(f"The site '{added}' is known by {mark}")
+    say("Compare this with its owner, who sees it by: fedreel site peers. Then start your site again.")
+
+
 @site_app.command("start")
 def site_start(
     folder: SitePath = Path("site"),

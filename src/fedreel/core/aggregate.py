@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Protocol
 
 import torch
@@ -12,7 +12,18 @@ from torch import Tensor
 from fedreel.config import RoundConfig
 from fedreel.core.update import Update, expect
 from fedreel.core.weights import Layout, Weights
-from fedreel.errors import RunError
+from fedreel.errors import RecipeError, RunError, nearest
+
+
+def check_weighing(by: str, sends: Iterable[str]) -> None:
+    """Raise, before anybody trains, if models cannot be weighed by this."""
+    known = ["equal", *sends]
+    if by not in known:
+        raise RecipeError(
+            f"clients of this task and method do not send '{by}', so their models cannot be weighed by it",
+            where="[method] weight_by",
+            hint=nearest(by, known),
+        )
 
 
 class Aggregator(Protocol):
@@ -147,7 +158,7 @@ class Mean:
         if self._layout is None:
             raise ValueError("the mean of no updates is undefined: nothing with a weight above zero was added")
         self._taken = True
-        return Weights(self._layout, {d: _narrow(s, d) for d, s in self._sum.items()})
+        return Weights(self._layout, {d: narrowed(s, d) for d, s in self._sum.items()})
 
 
 def capped(log_weights: Sequence[float], most: float) -> list[float]:
@@ -179,7 +190,7 @@ class _Collected:
         return {d: torch.stack([u.flat[d].to(_wide(d)) for u in self.updates]) for d in self.updates[0].flat}
 
     def _pack(self, flat: dict[torch.dtype, Tensor]) -> Weights:
-        return Weights(self.updates[0].layout, {d: _narrow(f, d) for d, f in flat.items()})
+        return Weights(self.updates[0].layout, {d: narrowed(f, d) for d, f in flat.items()})
 
 
 class CappedMean:
@@ -270,7 +281,8 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.itemsize < 4 else dtype
 
 
-def _narrow(values: Tensor, dtype: torch.dtype) -> Tensor:
+def narrowed(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Wide numbers as a dtype has them: integers rounded, not cut."""
     if dtype == torch.bool:
         return values > 0.5
     return values.to(dtype) if dtype.is_floating_point else values.round().to(dtype)

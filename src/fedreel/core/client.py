@@ -6,8 +6,8 @@ import copy
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
-from typing import TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,9 +29,12 @@ from fedreel.core.terms import Adjust, Term
 from fedreel.core.training import Fitted, Pause, check_finite, learning_rate
 from fedreel.core.transfer.coded import make_coded
 from fedreel.core.trust import QUESTIONS
-from fedreel.core.update import EVALUATE, TRAIN, Answer, Named, Order, Reply, Update, Value, expect
-from fedreel.core.weights import TensorInfo, Weights, still_bound
+from fedreel.core.update import EVALUATE, SECURE, TRAIN, Answer, Named, Order, Reply, Update, Value, expect
+from fedreel.core.weights import TensorInfo, Weights, check_bound
 from fedreel.errors import FedreelError, PolicyError, nearest
+
+if TYPE_CHECKING:
+    from fedreel.core.secure.work import ClientSums
 
 _MODEL = "model"  # the group of a client's private tensors of the model
 T = TypeVar("T")
@@ -190,13 +193,13 @@ class Worker:
         self.recorder = Recorder() if device.type == "cuda" and config.cuda_graph else None
         self.pause: Pause | None = None
         self.trained: TrainedModels | None = None  # where models are kept to look at afterwards, if they are
+        self.sums: ClientSums | None = None  # how updates leave where only their sum may be seen
         self.started = 0.0
         self.discretion = discretion or Discretion()
         self.discretion.check(self.model, task)
         self.declared = {**method.sends, **task.sends} if self.discretion.sends else {}
         check_kinds(self.declared, "the method or task")
         self.residence = Residence(device, memory)
-        self._known: dict[str, Mapping[str, float]] = {}  # clients' numbers
         self._client: Client | None = None  # whom it last worked for: its data stay till the device has done its work
         self._spares: list[nn.Module] = []
         self._spares_used = 0
@@ -218,14 +221,14 @@ class Worker:
             discretion=self.discretion,
             transfer=self.transfer,
         )
-        other.residence, other.trained = self.residence, self.trained
+        other.residence, other.trained, other.sums = self.residence, self.trained, self.sums
         return other
 
     def leaves(self) -> dict[str, str]:
         """All that this job can ask of a client: name -> kind. From the declarations that door and ledger use."""
         questions = [getattr(type(self.method), n, None) for n in dir(type(self.method))]
         asked = {name: kind for q in questions for name, kind in getattr(q, "sends", {}).items()}
-        trained = {**self.model_kind, **self.declared}
+        trained = {**self.model_kind, **self.declared} if self.sums is None else {"update": "masked-sum"}
         return {"name": "name", **trained, **asked}
 
     def vouches(self) -> dict[str, str]:
@@ -243,6 +246,16 @@ class Worker:
     def execute(self, order: Order) -> Reply:
         """Carry an order out. Everything random is drawn from (seed, round, client, purpose), so a
         repetition gives the same and methods that are compared see the same batches."""
+        if self.sums is not None and order.kind in (TRAIN, SECURE):
+            return self.sums.answer(self, order)
+        client = self.begin(order)
+        work: dict[str, Callable[[Client, Order], Reply]] = {TRAIN: self._train, EVALUATE: self._evaluate}
+        reply = work.get(order.kind, self._answer)(client, order)
+        self._checked = self._checked or check_bound(self.model, self.weights)
+        return reply
+
+    def begin(self, order: Order) -> Client:
+        """The client of an order, its model set up and everything random seeded."""
         self.started = time.monotonic()
         seed = self.seed_of(order)
         torch.default_generator.manual_seed(seed)
@@ -253,21 +266,7 @@ class Worker:
         client = self._client = self.open(order)
         self.discretion.begin(client)
         self.enter(client, self.weights)
-        reply: Reply
-        if order.kind == TRAIN:
-            reply = self._train(client, order)
-        elif order.kind == EVALUATE:
-            reply = self._evaluate(client, order)
-        else:
-            reply = self._answer(client, order)
-        if not self._checked:
-            self._checked = True
-            if not still_bound(self.model, self.weights):
-                raise FedreelError(
-                    "a module of the model replaced one of its tensors instead of changing it in place",
-                    hint="use buffer.copy_(...) instead of self.buffer = ...",
-                )
-        return reply
+        return client
 
     # the parts of a training order, for engines that train several clients together
 
@@ -284,7 +283,10 @@ class Worker:
                 hint="use local-only, or tell the task to share them (skeleton: own_classifier, own_statistics)",
             )
         state = self.store.load(order.client, order.key)
-        return Client(self, order, self._data(order.client), State(dict(state.tensors), dict(state.numbers)))
+        return Client(self, order, self.data_of(order.client), State(dict(state.tensors), dict(state.numbers)))
+
+    def data_of(self, client: str) -> ClientData:
+        return self.residence.of_client(client, self.population, self.task, self.model)
 
     def check_training(self) -> None:
         """Raise, before any work is done, if this site would not let a trained model out."""
@@ -307,27 +309,36 @@ class Worker:
 
     def leave(self, client: Client, order: Order, weights: Weights, travelling: Weights) -> Update:
         """Keep the private part of a trained model, let its travelling part out."""
-        if len(self.private.tensors):
-            client.state.keep(_MODEL, weights.take(self.private))
         numbers, tensors, coded = *((client.numbers, client.tensors) if self.discretion.sends else ({}, {})), None
         if self.coded is not None and not order.together:
             coded = self.coded.write(order, travelling, client.state)
             tensors = self.coded.write_beside(order, tensors, client.state)
-        self._keep(client, order)
-        if self.trained is not None:
-            self.trained.keep(order.client, order.round, weights.take(weights.layout.moving))
+        self.keep(client, order, weights)
         if order.together:  # it leaves in a mean
             return Update(*order.key, order.client, travelling, numbers, tensors)
         kind, spent, told = self.model_kind, self.discretion.spent(client), self.declared
         return self.door.release_update(order, travelling, numbers, tensors, told, coded, kind=kind, epsilon=spent)
 
+    def made(self, client: Client, order: Order) -> Weights:
+        """What travels of the model that a client has just trained. Nothing of it has left yet."""
+        self.door.check_samples(order.kind, client.data)
+        self.method.local_training(client)
+        self._checked = self._checked or check_bound(self.model, self.weights)
+        return self.weights.take(self.travelling)
+
+    def keep(self, client: Client, order: Order, weights: Weights) -> None:
+        """Keep the private part of a trained model."""
+        if len(self.private.tensors):
+            client.state.keep(_MODEL, weights.take(self.private))
+        self._keep(client, order)
+        if self.trained is not None:
+            self.trained.keep(order.client, order.round, weights.take(weights.layout.moving))
+
     # behind it
 
     def _train(self, client: Client, order: Order) -> Update:
         self.check_training()
-        self.door.check_samples(order.kind, client.data)
-        self.method.local_training(client)
-        return self.leave(client, order, self.weights, self.weights.take(self.travelling))
+        return self.leave(client, order, self.weights, self.made(client, order))
 
     def _evaluate(self, client: Client, order: Order) -> Answer:
         self.door.check_order({"metrics": "metric"})
@@ -374,22 +385,6 @@ class Worker:
     def _keep(self, client: Client, order: Order) -> None:
         if client.state:
             self.store.save(order.client, order.key, client.state)
-
-    def _data(self, client: str) -> ClientData:
-        if client != EVERYONE and client not in self.population.clients:
-            raise FedreelError(f"there is no client '{client}' here", hint=nearest(client, self.population.clients))
-        own = cache(lambda: self.population.data(client))
-        take = self.residence.take
-        return ClientData(
-            lambda: take((client, "train"), lambda: self.task.prepared(self.model, own().train, True)),
-            lambda: take((client, "test"), lambda: self.task.prepared(self.model, own().test, False)),
-            self._numbers(client, own),
-        )
-
-    def _numbers(self, client: str, own: Callable[[], ClientData]) -> Mapping[str, float]:
-        if client not in self._known:
-            self._known[client] = own().numbers
-        return self._known[client]
 
     def spare(self) -> nn.Module:
         """Another model of the same kind, for frozen teachers; reused from order to order."""

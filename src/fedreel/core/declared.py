@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
+
 from fedreel.config import PrivacyConfig
 from fedreel.core.method import Method
 from fedreel.core.task import Task
 from fedreel.core.trust import QUESTIONS
-from fedreel.core.update import EVALUATE, TRAIN, Answer, Order
+from fedreel.core.update import EVALUATE, SECURE, TRAIN, Answer, Order
 
+_MESSAGE = 1 << 24  # bytes of a message of a secure sum
 TESTED = "n"  # how many samples a test was made with: every test says it
-TENSORS = ("weights", "features", "feature-statistics", "raw-samples")  # kinds that are tensors and never numbers
+TENSORS = (
+    "weights",
+    "features",
+    "feature-statistics",
+    "raw-samples",
+    "masked-sum",
+)  # kinds that are tensors and never numbers
 NUMBERS = ("count", "loss", "derived-number")  # kinds that are numbers and never tensors; the rest may be either
 PER_SAMPLE = ("features", "raw-samples")  # of these each client has as many rows as it likes
 RANGES: Mapping[str, tuple[float, float]] = {  # of numbers, and of what is in tensors, by kind
@@ -50,7 +59,16 @@ def declared(method: Method, task: Task, order: Order, privacy: PrivacyConfig | 
         return Declared({**method.sends, **task.sends}, frozenset(method.may_lack), trained=True)
     if order.kind == EVALUATE:
         return Declared({**dict.fromkeys(task.metrics, "metric"), TESTED: "count"}, frozenset(task.metrics))
+    if order.kind == SECURE:  # of which form they are, those who read them know
+        names = ("head", "body") if order.trains else ("secure-message",)
+        return Declared(dict.fromkeys(names, "masked-sum"), problem=None if order.trains else _long)
     asked = QUESTIONS.get(order.question) or getattr(method, order.question, None)
     return Declared(
         getattr(asked, "sends", {}), frozenset(getattr(asked, "may_lack", ())), getattr(asked, "problem", None)
     )
+
+
+def _long(answer: Answer) -> str:
+    """What is wrong with a message of a secure sum, before anybody reads it."""
+    text = answer.tensor("secure-message")
+    return "" if text.ndim == 1 and text.dtype == torch.uint8 and len(text) <= _MESSAGE else "no message, or a long one"

@@ -23,6 +23,7 @@ KINDS: dict[str, str] = {
     "name": "the client's name and that its data fit the job",
     "weights": "tensors of the model that the method's rule lets travel, or others in their shape",
     "noisy-weights": "such tensors, trained with noise that hides each single example",
+    "masked-sum": "a model's change and numbers under masks that come off only the sum of a cohort, and keys for them",
     "count": "how many samples, frames or steps the client used",
     "loss": "a mean training loss",
     "metric": "a mean score on the client's own test data, or sums of scores",
@@ -52,10 +53,13 @@ class Policy:
     refuse: tuple[str, ...] = ()
     max_bytes: int = 0  # per departure; 0 = no limit
     min_samples: int = 0  # with fewer samples than this, nothing that came of them leaves
+    min_cohort: int = 3  # fewer sites than this have no secure sum with this one among them
     jobs: JobRules = field(default_factory=JobRules)  # at real sites
     privacy: PrivacyRules = field(default_factory=PrivacyRules)  # at real sites
 
     def __post_init__(self) -> None:
+        if self.min_cohort < 2:
+            raise RecipeError("min_cohort is out of range", expected="2 or more", found=str(self.min_cohort))
         for kind in self.refuse:
             if kind not in KINDS:
                 raise RecipeError(

@@ -6,12 +6,12 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fedreel.config import RoundConfig, TransferConfig
 from fedreel.core.admission import Admission, agreeing
-from fedreel.core.aggregate import Aggregator, Average, CappedMean, make_aggregator
+from fedreel.core.aggregate import Aggregator, Average, CappedMean, check_weighing, make_aggregator
 from fedreel.core.declared import declared
 from fedreel.core.disclosure import Disclosure
 from fedreel.core.engine import Engine
@@ -21,9 +21,9 @@ from fedreel.core.server import GLOBAL, MakeTraining, Server, ServerState, Watch
 from fedreel.core.task import Examples
 from fedreel.core.transfer.coded import make_coded
 from fedreel.core.transfer.together import weighed_by
-from fedreel.core.update import ASK, EVALUATE, TRAIN, Answer, Failure, Order, Reply, Update, Value, expect
+from fedreel.core.update import ASK, EVALUATE, SECURE, TRAIN, Answer, Failure, Order, Reply, Update, Value, expect
 from fedreel.core.weights import Weights
-from fedreel.errors import Diverged, FedreelError, RecipeError, RunError, nearest
+from fedreel.errors import Diverged, FedreelError, RunError
 
 R = TypeVar("R", Answer, Update)
 
@@ -35,6 +35,7 @@ class _Chain:
     clients: deque[str]
     models: Mapping[str, Weights]
     together: tuple[str, ...] = ()  # by what a site weighs its clients into means
+    args: Mapping[str, Value] = field(default_factory=dict)  # for these clients alone
 
 
 class Federation(Server):
@@ -53,10 +54,11 @@ class Federation(Server):
         training: MakeTraining | None = None,
         disclosure: Disclosure | None = None,
         transfer: TransferConfig | None = None,
+        sums: Callable[..., list[Average]] | None = None,
     ) -> None:
         started = progress or ServerState(models={GLOBAL: engine.blueprint.start.clone()})
         super().__init__(engine.blueprint, started, seed, watchers, public, training)
-        self._engine, self._method, self.config = engine, method, config
+        self._engine, self._method, self.config, self._sums = engine, method, config, sums
         self._disclosure = disclosure or Disclosure(seed)
         self._disclosure.begin(self.memory)
         made, sites = engine.blueprint, getattr(engine, "at_sites", False)
@@ -66,8 +68,7 @@ class Federation(Server):
         self._admission = Admission(made.travelling, config.max_change, self._declare, config.max_count, coded)
         self._max_weight = config.max_weight if sites else 0.0  # where all clients are at one place, nobody lies
         self.clients = engine.clients
-        self._step = self._beyond = 0
-        self._warned = False
+        self.step, self._beyond, self._warned = 0, 0, False
         self._round_stats = RoundStats()
 
     # what a method uses
@@ -80,7 +81,7 @@ class Federation(Server):
                 self.record("note", text=reason)
                 return
             self.progress.round += 1
-            self._step = 0
+            self.step = 0
             self._round_stats = RoundStats()
             yield self.progress.round
             self._end_round()
@@ -125,8 +126,10 @@ class Federation(Server):
     ) -> list[Average]:
         """Several means of the same updates, one for each way to weigh them."""
         for name in by:
-            self._check_weighing(name)
+            check_weighing(name, (*self._method.sends, *self.task.sends))
         models = _named(weights)
+        if self._sums is not None:
+            return self._sums(self, clients, models, by, at_least, args)
         ways = ("equal",) if self._disclosure.alike else by
         together = weighed_by(self._method, ways) if self._together else ()
         updates = self._trained([_Chain(deque([c]), models, together) for c in clients], args, at_least)
@@ -185,6 +188,18 @@ class Federation(Server):
             self.refuse(failure)
         yield from kept
 
+    def secure(
+        self, question: str, args: Mapping[str, Mapping[str, Value]], models: Mapping[str, Weights], at_least: float
+    ) -> Iterator[Answer]:
+        """A question of a secure sum, to each client with arguments of its own."""
+        lanes = [_Chain(deque([client]), models, args=own) for client, own in args.items()]
+        return _only(Answer, self._stream(SECURE, lanes, {}, question, at_least))
+
+    def summed(self, clients: Sequence[str], loss: float | None) -> None:
+        """These clients have trained in this round, and only their sum is known."""
+        self._round_stats.summed([*clients], loss)
+        self.progress.trained |= {*clients}
+
     def evaluate(
         self, weights: Weights | Mapping[str, Weights], clients: Sequence[str] | None = None, phase: str = "test"
     ) -> dict[str, float]:
@@ -209,7 +224,7 @@ class Federation(Server):
     def finish(self) -> RoundStats:
         """No round is left. What is asked from now on is numbered as in one round more, so that clients answer with
         what the last one left, however often a run is resumed after it; the bytes are counted apart."""
-        self._beyond, self._step, self._round_stats = 1, 0, RoundStats()
+        self._beyond, self.step, self._round_stats = 1, 0, RoundStats()
         return self._round_stats
 
     # behind it
@@ -218,16 +233,6 @@ class Federation(Server):
         """Whose tests are in the means."""
         trained = [client for client in tested if client in self.progress.trained]
         return trained if trained and self.config.mean_over == "trained" else [*tested]
-
-    def _check_weighing(self, by: str) -> None:
-        """Raise, before anybody trains, if models cannot be weighed by this."""
-        known = ["equal", *self._method.sends, *self.task.sends]
-        if by not in known:
-            raise RecipeError(
-                f"clients of this task and method do not send '{by}', so their models cannot be weighed by it",
-                where="[method] weight_by",
-                hint=nearest(by, known),
-            )
 
     def _each(self, lanes: list[_Chain], args: Mapping[str, Value], at_least: float | None = None) -> Iterator[Update]:
         if self._method.sees != "each":
@@ -271,7 +276,7 @@ class Federation(Server):
             lost: list[tuple[_Chain, str]] = []
             for update in self._once_through(kind, lanes, args, question, failures, lost):
                 answered += 1
-                if kind != EVALUATE:
+                if kind in (TRAIN, ASK) or question == "masked":
                     self._tell_watchers(answered, len(failures), total, update)
                 yield update
             if answered >= needed:
@@ -347,15 +352,15 @@ class Federation(Server):
                     yield ready
 
     def _order(self, kind: str, lane: _Chain, args: Mapping[str, Value], question: str) -> tuple[int, int]:
-        self._step += 1
+        self.step += 1
         limit = self.config.time_limit or None
-        round = self.round + self._beyond
-        order = Order(round, self._step, lane.clients[0], kind, lane.models, args, question, limit, lane.together)
+        at, client, own = self.round + self._beyond, lane.clients[0], {**args, **lane.args}
+        order = Order(at, self.step, client, kind, lane.models, own, question, limit, lane.together)
         self._admission.expect(order)
         self._tell_state(order.client, "working")
         self._engine.submit(order)
         self._round_stats.moved(kind, down=order.nbytes)
-        self._round_stats.ordered += kind == TRAIN
+        self._round_stats.ordered += order.trains
         return order.key
 
     def _end_round(self) -> None:

@@ -15,6 +15,7 @@ from fedreel.core.client import Worker
 from fedreel.core.discretion import make_discretion
 from fedreel.core.exchange import Ledger, Policy
 from fedreel.core.method import Method
+from fedreel.core.secure.rules import check_sums
 from fedreel.core.server_training import ServerTraining
 from fedreel.core.state import TRAINED, PrivateStore, TrainedModels
 from fedreel.core.task import Examples, Population, Task
@@ -38,6 +39,7 @@ class Job:
 
     def __post_init__(self) -> None:
         check_fit(self.task, self.method)
+        check_sums(self.recipe, self.task, self.method)
 
     def population(self) -> Population:
         return self.task.population(self.recipe.data, self.recipe.data.seed)
@@ -65,7 +67,7 @@ def make_worker(
 ) -> Worker:
     """`budget` is what a site has for all jobs on the same data."""
     recipe = job.recipe
-    return Worker(
+    worker = Worker(
         job.task,
         job.method,
         recipe.train,
@@ -80,6 +82,11 @@ def make_worker(
         discretion=make_discretion(recipe, job.out, budget),
         transfer=recipe.transfer,
     )
+    if recipe.secure.sums:
+        from fedreel.core.secure.work import simulated_sums
+
+        worker.sums = simulated_sums(recipe.secure, job.run_id, job.out)
+    return worker
 
 
 def make_server_training(job: Job, what: Supervision, share: float, examples: Examples) -> ServerTraining:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 
 import torch
+from torch import nn
 
-from fedreel.core.task import Examples, Streamable
+from fedreel.core.task import EVERYONE, ClientData, Examples, Population, Streamable, Task
+from fedreel.errors import FedreelError, nearest
 
 SHARE = 0.25  # of the device's memory, where no budget is given
 Key = tuple[str, str]  # a client, and which part of its data
@@ -24,6 +27,20 @@ class Residence:
         """`budget` is in bytes; 0: a share of the memory that the device has."""
         self.device, self.budget = device, budget or int(SHARE * memory_of(device))
         self._held: OrderedDict[Key, Examples] = OrderedDict()
+        self._numbers: dict[str, Mapping[str, float]] = {}  # what clients may tell about their data
+
+    def of_client(self, client: str, population: Population, task: Task, model: nn.Module) -> ClientData:
+        """A client's data as this model works with them, taken in when they are first wanted."""
+        if client != EVERYONE and client not in population.clients:
+            raise FedreelError(f"there is no client '{client}' here", hint=nearest(client, population.clients))
+        own = cache(lambda: population.data(client))
+        if client not in self._numbers:
+            self._numbers[client] = own().numbers
+        return ClientData(
+            lambda: self.take((client, "train"), lambda: task.prepared(model, own().train, True)),
+            lambda: self.take((client, "test"), lambda: task.prepared(model, own().test, False)),
+            self._numbers[client],
+        )
 
     def take(self, key: Key, make: Callable[[], Examples]) -> Examples:
         """These examples, where they are held; else made, and held if that can be."""

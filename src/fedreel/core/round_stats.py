@@ -31,6 +31,12 @@ class RoundStats:
         self._loss += update.numbers.get("loss", 0.0) * samples
         self._samples += samples
 
+    def summed(self, clients: list[str], loss: float | None) -> None:
+        """Of so many clients only the mean loss is known."""
+        self.clients += clients
+        if loss is not None:
+            self._loss, self._samples = loss, 1.0
+
     def summary(self) -> dict[str, Any]:
         loss = {"loss": self._loss / self._samples} if self._samples else {}
         return {

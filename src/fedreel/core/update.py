@@ -16,7 +16,7 @@ from fedreel.errors import FedreelError
 Value = bool | int | float | str | Tensor | Weights
 Named = Tensor | Weights  # a tensor beside the model, or several in the shape of what is trained of it
 
-TRAIN, ASK, EVALUATE = "train", "ask", "evaluate"
+TRAIN, ASK, EVALUATE, SECURE = "train", "ask", "evaluate", "secure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,11 @@ class Order:
     @property
     def key(self) -> tuple[int, int]:
         return (self.round, self.step)
+
+    @property
+    def trains(self) -> bool:
+        """Whether its client is to train; under secure sums its model comes back masked."""
+        return self.kind == TRAIN or (self.kind, self.question) == (SECURE, "masked")
 
     @property
     def nbytes(self) -> int:

@@ -288,6 +288,16 @@ def still_bound(model: nn.Module, weights: Weights) -> bool:
     return all(t.numel() == 0 or t.data_ptr() == weights[n].data_ptr() for n, t in _state(model).items())
 
 
+def check_bound(model: nn.Module, weights: Weights) -> bool:
+    """Raise unless they do."""
+    if not still_bound(model, weights):
+        raise FedreelError(
+            "a module of the model replaced one of its tensors instead of changing it in place",
+            hint="use buffer.copy_(...) instead of self.buffer = ...",
+        )
+    return True
+
+
 def _state(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and persistent buffers; tied ones once, under their first name."""
     seen: set[int] = set()

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fedreel import __version__
 from fedreel.config import Recipe, as_table, make_recipe
 from fedreel.core.abilities import Accountable
+from fedreel.core.aggregate import Average
 from fedreel.core.assessment import Assessment, assess
 from fedreel.core.blueprint import Blueprint
 from fedreel.core.engine import Engine
@@ -26,6 +27,7 @@ from fedreel.core.federation import Federation
 from fedreel.core.job import Job, check_fit, make_method, make_server_training, make_task, resolved
 from fedreel.core.method import Method
 from fedreel.core.privacy import check_private, make_disclosure
+from fedreel.core.secure.rules import check_sums
 from fedreel.core.server import GLOBAL, ServerState, Watcher
 from fedreel.core.state import TRAINED, PrivateStore, TrainedModels
 from fedreel.core.task import Task
@@ -72,6 +74,7 @@ def run(
     device = pick_device(recipe.device)
     task, method = task or make_task(recipe), method or make_method(recipe)
     check_fit(task, method)
+    check_sums(recipe, task, method)
     warn_of_random(task)
     start_engine = engine_starter(recipe)
     if check_place(out, resume):  # before long work on the data
@@ -103,6 +106,7 @@ def run(
                     training=lambda what, share, own: make_server_training(job, what, share, own),
                     disclosure=disclosure,
                     transfer=recipe.transfer,
+                    sums=_sums(job, engine),
                 )
                 if progress is None:
                     fed.record("partition", **disclosure.of_partition(engine.describe()))
@@ -173,6 +177,15 @@ def engine_starter(recipe: Recipe) -> Callable[[Job], Any]:
         if key not in known:
             raise RecipeError(f"unknown key '{key}'", where=f"[engine] {name}", hint=nearest(key, known))
     return lambda job: cls.begin(job, **settings)
+
+
+def _sums(job: Job, engine: Engine) -> Callable[..., list[Average]] | None:
+    """How averages come about where no single update may be seen."""
+    if not job.recipe.secure.sums:
+        return None
+    from fedreel.core.secure.rounds import server_sums
+
+    return server_sums(job, engine.blueprint.travelling, not getattr(engine, "at_sites", False))
 
 
 def _without_init(recipe: Recipe) -> Recipe:

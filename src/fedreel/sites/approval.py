@@ -188,6 +188,7 @@ def job_digest(recipe: Recipe) -> str:
         "train": table["train"],
         "rounds": recipe.round.rounds,
         "privacy": recipe.privacy and {**table["privacy"], **{name: table["round"][name] for name in _COUNTED}},
+        **({"secure": table["secure"]} if recipe.secure.sums else {}),
     }
     for name in getattr(task, "from_data", ()):  # it is the number of data.labels
         told["task"].pop(name, None)

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from fedreel.core.client import Worker
 
 _POLICY = """# What this site never lets out, whatever a job asks for. What did leave: fedreel ledger FOLDER
-# Kinds: name, weights, count, loss, metric, derived-number, label-statistics, features, raw-samples
+# Kinds: name, weights, masked-sum, count, loss, metric, derived-number, label-statistics, features, raw-samples
+# With "weights" among them only jobs by secure sums have what you trained, and then no single update of yours is seen.
 refuse = ["raw-samples", "features", "label-statistics"]
 max_bytes = 0        # of one departure; 0 = no limit
 min_samples = 0      # with fewer samples than this, nothing that came of them leaves
+min_cohort = 3       # fewer sites than this have no secure sum with this one among them
 
 # Jobs wait until you approve them (fedreel site jobs), but for those that are named here. Limits hold for all; 0: none.
 [jobs]
@@ -155,7 +157,12 @@ class SiteFolder:
         store = PrivateStore(place / "clients", undone=place / "undone")
         ledger = Ledger(self.ledger, run, head=self.ledger.with_suffix(".head"))
         budget = Budget(budget_file(self.path, recipe.data.role), run, policy.privacy) if recipe.privacy else None
-        return make_worker(job, population, store, ledger, policy, budget)
+        worker = make_worker(job, population, store, ledger, policy, budget)
+        if recipe.secure.sums:
+            from fedreel.sites.peers import site_sums
+
+            worker.sums = site_sums(self, recipe.secure, run, place, policy.min_cohort)
+        return worker
 
     def budgets(self) -> dict[str, dict[str, float]]:
         """Epsilon of all private jobs so far: role -> client -> how much."""

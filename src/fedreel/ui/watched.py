@@ -23,7 +23,7 @@ from fedreel.ui.streams import pace
 from fedreel.ui.tail import Record, Tail
 
 MOST_CLIENTS = 400
-KINDS = {"train": "training", "evaluate": "testing", "ask": "answering"}
+KINDS = {"train": "training", "evaluate": "testing", "ask": "answering", "secure": "summing securely"}
 STATES = ("working", "failed", "done", "waiting")
 SECTIONS = {  # of the page of a run under way, in their order
     "now": "Now",

@@ -25,12 +25,12 @@ def answer(frame: Frame) -> Frame:
     if (out, threads) not in _workplaces:
         torch.set_num_threads(threads)
         _workplaces.clear()
-        _workplaces[out, threads] = Workplace(lambda recipe, _: _make(recipe, out), "simulation", None, None)
+        _workplaces[out, threads] = Workplace(lambda recipe, run: _make(recipe, out, run), "simulation", None, None)
     return _workplaces[out, threads].answer(frame)
 
 
-def _make(recipe: Recipe, out: Path) -> Worker:
-    job = Job(recipe, make_task(recipe), make_method(recipe), pick_device(recipe.device), out)
+def _make(recipe: Recipe, out: Path, run: str) -> Worker:
+    job = Job(recipe, make_task(recipe), make_method(recipe), pick_device(recipe.device), out, run)
     policy = Policy.read(Path(recipe.policy)) if recipe.policy else Policy()
     store, ledger = PrivateStore(out / "clients", shared=True), Ledger(out / "ledger.jsonl")
     return make_worker(job, job.population(), store, ledger, policy)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedreel.core.update import ASK, EVALUATE, TRAIN, Answer, Failure, Named, Order, Result, Update, Value
+from fedreel.core.update import ASK, EVALUATE, SECURE, TRAIN, Answer, Failure, Named, Order, Result, Update, Value
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.engines.flower.pipe import Bytes, Frame
 from fedreel.engines.flower.versions import Held, Versions
@@ -76,10 +76,10 @@ def _check_order(row: Mapping[str, Any]) -> None:
     sound = {
         "round and step from 0": all(type(row[n]) is int and 0 <= row[n] < 2**31 for n in ("round", "step")),
         "a client's name": isinstance(row["client"], str) and 0 < len(row["client"]) <= 200,
-        "train, ask or evaluate": row["kind"] in (TRAIN, ASK, EVALUATE) and isinstance(row["question"], str),
+        "a kind of order": row["kind"] in (TRAIN, ASK, EVALUATE, SECURE) and isinstance(row["question"], str),
         "a limit of seconds, or none": limit is None or (type(limit) in (int, float) and 0 < limit < math.inf),
         "names of numbers to weigh by": _are_names(row.get("together", [])),
-        "a model to train": row["kind"] != TRAIN or bool(row["models"]),
+        "a model to train": bool(row["models"]) or not (row["kind"] == TRAIN or row["question"] == "masked"),
     }
     if missing := [what for what, there in sound.items() if not there]:
         raise FedreelError("an order cannot be carried out", expected=", ".join(missing))
@@ -247,9 +247,12 @@ class _Reader:
 
 
 def _check_size(frame: Frame, orders: Sequence[Order]) -> None:
-    """An answer is about as large as what was sent."""
+    """An answer is about as large as what was sent; under secure sums it may be 64 bits for 32, twice."""
     found = sum(map(len, frame.arrays.values()))
-    most = sum(3 * max((w.nbytes for w in order.models.values()), default=0) + _SPARE for order in orders)
+    most = sum(
+        (4 if order.kind == SECURE else 3) * max((w.nbytes for w in order.models.values()), default=0) + _SPARE
+        for order in orders
+    )
     if found > most:
         raise ValueError(f"{found} bytes where {most} would be many")
 

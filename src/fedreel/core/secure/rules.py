@@ -1,0 +1,61 @@
+"""Which jobs secure sums are possible for: asked before any data are read. No need for `cryptography`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedreel.config import Recipe
+from fedreel.core.method import Method
+from fedreel.core.task import Task
+from fedreel.errors import RecipeError
+from fedreel.registry import METHODS
+
+NUMBERS = ("count", "loss", "metric", "derived-number")  # kinds of numbers that can be summed
+_WHY = {  # beside those that need each update for what they are
+    "ifca": "its clients choose among several models, and the choice itself must not be seen",
+    "cfedvs": "it groups clients by how far each is from the others",
+}
+
+
+def check_sums(recipe: Recipe, task: Task, method: Method) -> None:
+    """Raise a RecipeError that names what cannot work under secure sums, and the way out."""
+    if not recipe.secure.sums:
+        return
+    name = recipe.method.get("name", type(method).__name__)
+    if method.sees == "each":
+        possible = [known for known in METHODS.names() if getattr(METHODS.lookup(known), "sees", "each") == "sum"]
+        raise RecipeError(
+            f"{name} needs each single update: {_WHY.get(name, 'it is not a mean of what the clients made')}",
+            where="[secure] sums",
+            expected=f"a method that needs only the sum: {', '.join(possible)}",
+            hint="choose another method, or take `sums = true` out",
+        )
+    if recipe.round.aggregation != "mean":
+        raise RecipeError(
+            f"{recipe.round.aggregation} compares single updates, which nobody sees under secure sums",
+            where="[round] aggregation",
+            expected="mean",
+            hint="secure.clip and secure.weight_cap bound what one client can do",
+        )
+    if recipe.round.divergence:
+        raise RecipeError(
+            "how far each client's model is from the global one is not seen under secure sums",
+            where="[round] divergence",
+            expected="false",
+        )
+    for item, kind in {**method.sends, **task.sends}.items():
+        if kind not in (*NUMBERS, "weights"):
+            raise RecipeError(
+                f"clients of {name} send '{item}' ({kind}) beside the model, which cannot be summed",
+                where="[secure] sums",
+                expected=f"nothing but {', '.join(NUMBERS)} and weights",
+            )
+
+
+def parts(task: Task, method: Method) -> tuple[dict[str, str], tuple[str, ...]]:
+    """What is summed beside the model: numbers with their kinds, and names of tensors in the model's shape. What an
+    update may lack cannot be, and stays with the client."""
+    sends: Mapping[str, str] = {**method.sends, **task.sends}
+    told = {name: kind for name, kind in sorted(sends.items()) if name not in method.may_lack}
+    numbers = {name: kind for name, kind in told.items() if kind in NUMBERS}
+    return numbers, tuple(name for name, kind in told.items() if kind == "weights")
