@@ -60,7 +60,7 @@ class RoundConfig:
     aggregation: Literal["mean", "median", "trimmed-mean", "krum"] = "mean"  # how the clients' models become one
     trim: float = 0.2  # trimmed-mean: share cut off at each end
     byzantine: int = 1  # krum: how many bad clients to withstand
-    max_change: float = 100.0  # admission: ||update - sent|| <= max_change * (1 + ||sent||)
+    max_change: float = 100.0  # admission: ||update - sent|| <= max_change * (1 + ||sent||), of what is trained
     max_count: float = 1e9  # admission: no client has more samples, frames or steps than this
     max_weight: float = 10.0  # at real sites: no model counts for more than so many times the middle one; 0: it may
     keep_models: int = 0  # how many global models to keep, evenly over the rounds: round-0010, round-0020, ...
@@ -104,6 +104,18 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
+class AttackConfig:
+    """[attack]: clients of a simulation that lie in every round, to see what a rule withstands."""
+
+    kind: Literal["label-flip", "sign-flip", "scaled", "free-rider"]
+    clients: int = 1  # how many; which ones is drawn by the run's seed
+    scale: float = 10.0  # scaled: how many times the honest update
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "attack", clients=(1, math.inf), scale=(-1e6, 1e6))
+
+
+@dataclass(frozen=True)
 class Recipe:
     """A whole job. `task`, `method` and `engine` are tables with a `name` and the fields of that class."""
 
@@ -120,6 +132,7 @@ class Recipe:
     train: TrainConfig = field(default_factory=TrainConfig)
     round: RoundConfig = field(default_factory=RoundConfig)
     server: TrainConfig | None = None  # [server]: how the server trains, for methods in which it does; none: as clients
+    attack: AttackConfig | None = None  # [attack]: none: nobody lies
 
     def __post_init__(self) -> None:
         check_ranges(self, "recipe", seed=(0, 2**63 - 1))
@@ -295,6 +308,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if hint is types.NoneType and value is None:
         return None
     if origin in (typing.Union, types.UnionType):
+        sections = [option for option in args if dataclasses.is_dataclass(option)]
+        if sections and isinstance(value, dict):  # what is wrong in it is said as of any section
+            return build(sections[0], value, where)  # type: ignore[arg-type]
         for option in args:
             try:
                 return _convert(option, value, where)
@@ -334,11 +350,7 @@ def _override(table: dict[str, Any], key: str, value: Any) -> None:
     *sections, last = key.split(".")
     for depth, section in enumerate(sections, 1):
         inner = table.get(section, {})
-        if isinstance(inner, str) and ".".join(sections[:depth]) in (
-            *_NAMED,
-            "task.backbone",
-            "task.backbone.image",
-        ):  # a bare name
+        if isinstance(inner, str) and ".".join(sections[:depth]) in (*_NAMED, "task.backbone", _WITHIN):  # a bare name
             inner = {"name": inner}
         if not isinstance(inner, dict):
             raise RecipeError(f"'{section}' is a value, not a section", where=f"the setting {key}")

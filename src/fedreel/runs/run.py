@@ -20,6 +20,7 @@ from fedreel import __version__
 from fedreel.config import Recipe, as_table, make_recipe
 from fedreel.core.abilities import Accountable
 from fedreel.core.assessment import Assessment, assess
+from fedreel.core.attack import attacked
 from fedreel.core.blueprint import Blueprint
 from fedreel.core.engine import Engine
 from fedreel.core.federation import Federation
@@ -83,7 +84,7 @@ def run(
         job = Job(recipe, task, method, device, out, folder.id, folder.start)
         trackers = find_trackers(recipe.track)
         title, rounds = recipe.system or recipe.method["name"], recipe.round.rounds
-        with closing(start_engine(job)) as engine, folder.writing(), closing(Now(out, rounds)) as now:
+        with closing(attacked(start_engine(job), recipe)) as engine, folder.writing(), closing(Now(out, rounds)) as now:
             progress = folder.begin(device, engine.blueprint.digest)
             now.write()
             with ProgressLine(title, rounds) as line:
@@ -100,7 +101,9 @@ def run(
                     training=lambda what, share, own: make_server_training(job, what, share, own),
                 )
                 if progress is None:
-                    fed.record("partition", **engine.describe())
+                    fed.record("partition", **(told := engine.describe()))
+                    if "attack" in told:
+                        fed.record("note", text=told["attack"])
                 method.run(fed)
                 folder.settle()
                 trust = _assessed(job, engine, fed)
@@ -167,6 +170,14 @@ def engine_starter(recipe: Recipe) -> Callable[[Job], Any]:
     for key in settings:
         if key not in known:
             raise RecipeError(f"unknown key '{key}'", where=f"[engine] {name}", hint=nearest(key, known))
+    if recipe.attack is not None and not getattr(cls, "in_process", False):
+        raise RecipeError(
+            "attacks are simulated where all clients work in one process, and nowhere else",
+            where="[attack]",
+            expected="the engine local, vector or streams",
+            found=name,
+            hint="take the section out, or change engine.name",
+        )
     return lambda job: cls.begin(job, **settings)
 
 
