@@ -23,7 +23,7 @@ from starlette.routing import Route
 from fedreel import __version__
 from fedreel.sites.listening import Prompt, listen
 from fedreel.sites.server import ServerFolder
-from fedreel.sites.visitors import Visitors
+from fedreel.sites.visitors import Visitors, is_its_own
 
 _MOST = 64 << 20  # bytes of one request; Flower sends arrays in pieces of 5 MB
 _BODY = 120.0  # seconds until a request is there as a whole
@@ -61,6 +61,9 @@ def make_app(folder: Path, link: str, verify: ssl.SSLContext, hourly: float = 0.
             if body is None:
                 return Response("too large", 413, _CLOSE)
             visitors.brought(site, len(body))
+            if not is_its_own(path, body):
+                _log.warning("the site '%s' has sent an answer in another's name", site)
+                return Response("another's name", 403, _CLOSE)
             return await pass_on(request, path, body)
 
     async def pass_on(request: Request, path: str, body: bytes) -> Response:
