@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from fedreel.config import AttackConfig, as_table, make_recipe
+from fedreel.core.admission import Admission
 from fedreel.core.attack import Attacked, FlippedLabels, attacked, forged, hostile_clients
+from fedreel.core.declared import Declared
 from fedreel.core.job import Job
 from fedreel.core.server import GLOBAL
 from fedreel.core.task import Tensors
@@ -55,6 +57,19 @@ def test_no_variance_becomes_negative() -> None:
     for kind, w in (("sign-flip", 0.0), ("scaled", 11.0)):
         lie = forged(attack(kind), sent, trained)
         assert (float(lie["w"]), float(lie["var"])) == (w, 4.0)
+
+
+def test_a_norm_cap_refuses_what_is_long_and_lets_a_flipped_update_pass() -> None:
+    """The honest update is sqrt(2) long; twice that is the cap."""
+    sent, trained = (Weights.of({"w": torch.tensor(v)}) for v in ([2.0, 2.0], [1.0, 3.0]))
+    cap = 2 * trained.distance(sent) / (1 + sent.norm())
+    admission = Admission(sent.layout, cap, lambda order: Declared({}))
+    reasons = {}
+    for kind in ("label-flip", "sign-flip", "free-rider", "scaled"):
+        admission.expect(Order(1, 1, "a", TRAIN, {GLOBAL: sent}))
+        failure = admission.judge(Update(1, 1, "a", forged(attack(kind), sent, trained), {}))
+        reasons[kind] = failure.reason if failure else "admitted"
+    assert reasons == {**dict.fromkeys(("label-flip", "sign-flip", "free-rider"), "admitted"), "scaled": "norm"}
 
 
 def test_who_is_hostile_follows_from_the_seed_and_fewer_are_among_more() -> None:

@@ -12,7 +12,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig, as_table, load_recipe, parse_value
+from fedreel.config import (
+    AttackConfig,
+    DataConfig,
+    Recipe,
+    RoundConfig,
+    TrainConfig,
+    as_table,
+    load_recipe,
+    parse_value,
+)
 from fedreel.core.job import check_fit, make_method, make_task, resolved
 from fedreel.data.division import make_partitioner
 from fedreel.errors import RecipeError
@@ -67,6 +76,7 @@ class Form:
             f"Method: {self.recipe.method['name']}": [*self._of(type(method), "method")],
             f"Task: {self.recipe.task['name']}": [*self._of(type(task), "task")],
             f"Engine: {self.recipe.engine['name']}": [*self._engine()],
+            "Attack": [*self._of(AttackConfig, "attack")],
             "Everything else": [
                 field
                 for field in self._of(Recipe, "")
