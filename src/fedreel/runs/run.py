@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -85,7 +86,7 @@ def run(
         trackers = find_trackers(recipe.track)
         title, rounds = recipe.system or recipe.method["name"], recipe.round.rounds
         with closing(attacked(start_engine(job), recipe)) as engine, folder.writing(), closing(Now(out, rounds)) as now:
-            progress = folder.begin(device, engine.blueprint.digest)
+            progress = folder.begin(device, engine.blueprint.digest, _conditions(engine))
             now.write()
             with ProgressLine(title, rounds) as line:
                 # the folder's round_done is the commit: last, so that all else of the round is written before it
@@ -100,10 +101,7 @@ def run(
                     public=lambda: task.public(recipe.data, recipe.data.seed),
                     training=lambda what, share, own: make_server_training(job, what, share, own),
                 )
-                if progress is None:
-                    fed.record("partition", **(told := engine.describe()))
-                    if "attack" in told:
-                        fed.record("note", text=told["attack"])
+                _introduce(fed, engine, folder)
                 method.run(fed)
                 folder.settle()
                 trust = _assessed(job, engine, fed)
@@ -111,6 +109,23 @@ def run(
             summary = _summary(job, engine, fed.progress, trust)
             folder.write_json("summary.json", summary)
         return Result(out, summary)
+
+
+def _conditions(engine: Engine) -> dict[str, str]:
+    """What a run's numbers depend on beside its recipe."""
+    clients = json.dumps([engine.clients, engine.describe()], sort_keys=True)
+    data = hashlib.sha256(clients.encode()).hexdigest()[:12]
+    return {"fedreel": __version__, "torch": torch.__version__, "clients and how many samples they have": data}
+
+
+def _introduce(fed: Federation, engine: Engine, folder: RunDir) -> None:
+    """What a run says before its first round, or before it goes on."""
+    if fed.round == 0:
+        fed.record("partition", **(told := engine.describe()))
+        if "attack" in told:
+            fed.record("note", text=told["attack"])
+    for text in folder.changed:
+        fed.record("note", text=f"resumed with something else than before: {text}")
 
 
 @dataclass(frozen=True)
