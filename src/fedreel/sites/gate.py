@@ -11,6 +11,7 @@ import logging
 import re
 import ssl
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -81,7 +82,7 @@ def make_app(folder: Path, link: str, verify: ssl.SSLContext, hourly: float = 0.
             return Response(_STARTING, 503)
         key = request.query_params.get("key", "")
         enrolled = any(p.read_text().split()[:2] == key.split() for p in (folder / "sites").glob("*.pub"))
-        return JSONResponse({"fedreel": __version__, "enrolled": enrolled})
+        return JSONResponse({"fedreel": __version__, "enrolled": enrolled, "time": time.time()})
 
     return Starlette(
         routes=[
