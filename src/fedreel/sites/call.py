@@ -91,7 +91,7 @@ def check_clock(theirs: object, asked: float, answered: float, server: str) -> N
         raise FedreelError(
             f"this machine's clock is {'ahead of' if ahead > 0 else 'behind'} the server's",
             where=server,
-            expected=f"at most {_AHEAD:.0f} s ahead or {_BEHIND:.0f} s behind, or nothing that is signed here is believed",
+            expected=f"at most {_AHEAD:.0f} s ahead or {_BEHIND:.0f} s behind, or nothing signed here is believed",
             found=f"{abs(ahead):.0f} s",
             hint="set both clocks by the network (timedatectl set-ntp true)",
         )
