@@ -1,10 +1,10 @@
 """Lays real clips out as owners who have labelled a few: for `fedreel reproduce recognition few --data OUT`.
 
-    python bench/few_clips.py VIDEO OUT
+    python bench/few_clips.py VIDEO OUT [--users 8]
 
 VIDEO holds mlr511, utdmhad_depth and survfight. Each becomes folders SET-N with N of an owner's clips to learn from,
 the classes in turn, and up to 24 others of the same owner to test on: the same whatever N is. Owners are the first
-eight users of mlr511, the subjects of utdmhad_depth, and four made up for survfight. All owners begin with the same
+users of mlr511, the subjects of utdmhad_depth, and four made up for survfight. All owners begin with the same
 classes, so that where N is small some classes are tested that nobody learns: `learned` is the share of test clips of
 the other classes, which no top1 can exceed. The last line is one JSON object.
 """
@@ -27,10 +27,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("video", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--users", type=int, default=USERS, help="how many of mlr511's twelve")
     args = parser.parse_args()
     counts: Counter[str] = Counter()
     shares: dict[str, float] = {}
-    for name, owned in sets(args.video.resolve()).items():
+    for name, owned in sets(args.video.resolve(), args.users).items():
         for size in SIZES:
             places = chosen(owned, size)
             shares[f"{name}-{size}"] = learned(places)
@@ -47,13 +48,13 @@ def main() -> None:
     print(json.dumps({"bench": "few_clips", "files": counts, "learned": shares}))
 
 
-def sets(video: Path) -> dict[str, Owned]:
+def sets(video: Path, users: int) -> dict[str, Owned]:
     found: dict[str, Owned] = {name: defaultdict(lambda: defaultdict(list)) for name in ("fights", "signs", "depth")}
     for kind in ("fight", "noFight"):
         for i, path in enumerate(sorted((video / "survfight" / kind).glob("*.mp4"))):
             found["fights"][f"site{i % SITES}"][kind].append(path)
     for path in sorted((video / "mlr511").glob("user*/*/*.mp4")):
-        if int(path.parts[-3].removeprefix("user")) <= USERS:
+        if int(path.parts[-3].removeprefix("user")) <= users:
             found["signs"][path.parts[-3]][path.parts[-2]].append(path)
     for path in sorted((video / "utdmhad_depth").glob("*.mp4")):
         match = re.fullmatch(r"(a\d+)_(s\d+)_t\d+", path.stem)

@@ -89,6 +89,17 @@ def test_settings_in_which_rows_differ_are_columns(folder: Path) -> None:
     assert found[4] == "| FedAvg | b | 0.5 ± 0.5 |"
 
 
+def test_values_of_a_setting_can_stand_side_by_side(folder: Path) -> None:
+    found = fill("<!-- table: demo | split=iid | top1 by form -->\n<!-- end -->", folder).splitlines()
+    assert found[1:6] == [
+        "| method | form a | form b |",
+        "| --- | --- | --- |",
+        "| FedAvg | 41.0 ± 0.5 | 0.5 ± 0.5 |",
+        "| none |  |  |",
+        "<!-- end -->",
+    ]
+
+
 def test_a_column_of_shares_has_three_digits(folder: Path) -> None:
     found = fill("<!-- table: demo | form=b | top1 -->\n<!-- end -->", folder).splitlines()
     assert found[3] == "| FedAvg | 0.500 ± 0.500 |"
@@ -101,6 +112,7 @@ def test_a_column_of_shares_has_three_digits(folder: Path) -> None:
         ("demo | form=c | top1", "form=c"),
         ("demo | form | top1", "KEY=VALUE"),
         ("demo | | top", "top1"),
+        ("demo | | top1 by from", "form"),
     ],
 )
 def test_what_no_stored_table_has_is_told(folder: Path, order: str, said: str) -> None:

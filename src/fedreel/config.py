@@ -15,6 +15,7 @@ from fedreel.errors import RecipeError, nearest
 from fedreel.fields import AtServer, Word
 from fedreel.registry import ENGINES, METHODS, TASKS, Registry
 from fedreel.sections import (
+    AttackConfig,
     DataConfig,
     PrivacyConfig,
     RoundConfig,
@@ -48,6 +49,7 @@ class Recipe:
     secure: SecureConfig = field(default_factory=SecureConfig)
     server: TrainConfig | None = None  # [server]: how the server trains, for methods in which it does; none: as clients
     transfer: TransferConfig | None = None  # [transfer]: in which form models travel; none: as they are
+    attack: AttackConfig | None = None  # [attack]: none: nobody lies
 
     def __post_init__(self) -> None:
         check_ranges(self, "recipe", seed=(0, 2**63 - 1))
@@ -209,8 +211,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if hint is types.NoneType and value is None:
         return None
     if origin in (typing.Union, types.UnionType):
-        if isinstance(value, dict) and (sections := [option for option in args if dataclasses.is_dataclass(option)]):
-            return _convert(sections[0], value, where)  # its own error says more than that no option fits
+        sections = [option for option in args if dataclasses.is_dataclass(option)]
+        if sections and isinstance(value, dict):  # what is wrong in it is said as of any section
+            return build(sections[0], value, where)  # type: ignore[arg-type]
         for option in args:
             try:
                 return _convert(option, value, where)
@@ -250,11 +253,7 @@ def _override(table: dict[str, Any], key: str, value: Any) -> None:
     *sections, last = key.split(".")
     for depth, section in enumerate(sections, 1):
         inner = table.get(section, {})
-        if isinstance(inner, str) and ".".join(sections[:depth]) in (
-            *_NAMED,
-            "task.backbone",
-            "task.backbone.image",
-        ):  # a bare name
+        if isinstance(inner, str) and ".".join(sections[:depth]) in (*_NAMED, "task.backbone", _WITHIN):  # a bare name
             inner = {"name": inner}
         if not isinstance(inner, dict):
             raise RecipeError(f"'{section}' is a value, not a section", where=f"the setting {key}")

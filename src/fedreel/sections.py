@@ -51,7 +51,7 @@ class RoundConfig:
     aggregation: Literal["mean", "median", "trimmed-mean", "krum"] = "mean"  # how the clients' models become one
     trim: float = 0.2  # trimmed-mean: share cut off at each end
     byzantine: int = 1  # krum: how many bad clients to withstand
-    max_change: float = 100.0  # admission: ||update - sent|| <= max_change * (1 + ||sent||)
+    max_change: float = 100.0  # admission: ||update - sent|| <= max_change * (1 + ||sent||), of what is trained
     max_count: float = 1e9  # admission: no client has more samples, frames or steps than this
     max_weight: float = 10.0  # at real sites: no model counts for more than so many times the middle one; 0: it may
     keep_models: int = 0  # how many global models to keep, evenly over the rounds: round-0010, round-0020, ...
@@ -155,6 +155,18 @@ class SecureConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self, "secure", clip=(1e-9, 1e9), weight_cap=(1, 1e7))
+
+
+@dataclass(frozen=True)
+class AttackConfig:
+    """[attack]: clients of a simulation that lie in every round, to see what a rule withstands."""
+
+    kind: Literal["label-flip", "sign-flip", "scaled", "free-rider"]
+    clients: int = 1  # how many; which ones is drawn by the run's seed
+    scale: float = 10.0  # scaled: how many times the honest update
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "attack", clients=(1, math.inf), scale=(-1e6, 1e6))
 
 
 def check_ranges(config: object, section: str, **ranges: tuple[float, float]) -> None:

@@ -20,7 +20,7 @@ from fedreel.core.method import Method
 from fedreel.core.server import GLOBAL
 from fedreel.core.trust import BINS, calibration_bins, calibration_sums
 from fedreel.core.update import ASK, TRAIN, Answer, Named, Order, Update
-from fedreel.core.weights import Weights
+from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.engines.local import LocalEngine
 from fedreel.errors import RecipeError, plain
 from fedreel.methods.cfedvs import CFedVS
@@ -260,3 +260,23 @@ def test_an_escape_sequence_is_spelled_out_and_a_line_stays_a_line() -> None:
     assert plain("Zürich 東京") == "Zürich 東京"
     assert plain("x" * 50, 10) == "x" * 10 + "..."
     assert plain("\udcff") == "\\udcff"
+
+
+def test_a_cap_is_on_what_is_trained_and_running_statistics_may_leap() -> None:
+    """A variance that goes from 1 to 40 in a first round is no lie; a weight that moves as far is past the cap."""
+    layout = Layout([TensorInfo("w", (1,), torch.float32), TensorInfo("var", (1,), torch.float32, "statistics")])
+
+    def at(w: float, var: float) -> Weights:
+        made = Weights.zeros(layout)
+        made.fill({"w": torch.tensor([w]), "var": torch.tensor([var])})
+        return made
+
+    def judge(answer: Weights) -> str:
+        admission = Admission(layout, 0.5, lambda order: Declared({}))
+        admission.expect(Order(1, 1, "a", TRAIN, {GLOBAL: at(1.0, 1.0)}))
+        failure = admission.judge(Update(1, 1, "a", answer, {}))
+        return failure.reason if failure else ""
+
+    assert judge(at(2.0, 40.0)) == ""  # 1 of 0.5 * (1 + 1)
+    assert judge(at(2.1, 1.0)) == "norm"
+    assert judge(at(1.0, 1.0 + 100 * (1 + math.sqrt(2)) + 1)) == "norm"

@@ -139,3 +139,13 @@ def test_krum_takes_one_of_the_cluster_and_matches_brute_force() -> None:
         small.add(model(v))
     with pytest.raises(RunError, match="at least 4 updates"):
         small.chosen()
+
+
+def test_krum_takes_the_model_that_has_not_moved_where_all_others_pull_their_own_way() -> None:
+    """Nine clients move by 1, each along an axis of its own: their models are sqrt(2) apart, and 1 from the old one."""
+    rule = Krum(byzantine=3)
+    for axis in range(9):
+        rule.add(Weights.of({"w": torch.eye(9)[axis]}))
+    rule.add(Weights.of({"w": torch.zeros(9)}))
+    assert rule.chosen() == [9]
+    assert torch.equal(rule.value["w"], torch.zeros(9))

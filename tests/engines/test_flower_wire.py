@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedreel.core.update import ASK, TRAIN, Answer, Failure, Order, Result, Update, Value, buffers
 from fedreel.core.weights import Layout, TensorInfo, Weights
+from fedreel.engines.flower import wire
 from fedreel.engines.flower.pipe import Frame, receive, send
 from fedreel.engines.flower.wire import pack_orders, pack_results, unpack_orders, unpack_results
 
@@ -352,3 +353,15 @@ def test_frames_follow_each_other_on_one_pipe_and_its_end_is_an_error() -> None:
 def test_a_head_is_plain_json() -> None:
     frame = pack_results(results()[1], site="s")
     assert json.loads(json.dumps(frame.head, allow_nan=True)).keys() == frame.head.keys()
+
+
+def test_a_layout_of_very_many_tensors_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """200,000 names would take the server's only thread a quarter of a minute."""
+    made = []
+    monkeypatch.setattr(wire, "_layout", lambda rows: made.append(len(rows)))
+    for count in (1000, 1001):
+        rows = [[f"t{i}", [], "float32", "norm", ""] for i in range(count)]
+        got = unpack_results(handmade(rows, 64), [ORDER])[0]
+        assert isinstance(got, Failure)
+        assert ("a layout of 1001 tensors" in got.detail) == (count > 1000)
+    assert made == [1000]

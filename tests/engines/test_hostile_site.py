@@ -20,11 +20,11 @@ from fedreel.registry import ENGINES, TASKS
 
 pytest.importorskip("flwr")
 from fedreel.api import run
-from fedreel.engines.flower import engine, wire
+from fedreel.engines.flower import engine, relay, wire
 from fedreel.engines.flower.pipe import Frame
 from fedreel.methods.fedavg import FedAvg
 from fedreel.runs.run import Result
-from support.three_sites import LIAR, Error, Lie, ThreeSites
+from support.three_sites import LIAR, Error, Lie, ThreeSites, reply_of
 from support.toy import Toy
 
 
@@ -123,6 +123,7 @@ LIES: dict[str, tuple[Lie, str]] = {  # and the reason that the report gives
     "another round": (told(lambda row: row.update(round=99)), "rubbish"),
     "a reason of its own": (told(lambda row: row.update(reason="\x1b[2J", detail="\x1b[31mred")), "error"),
     "a problem": (lambda f, o: Frame({"problem": "\x1b[2J" * 10_000}), "error"),
+    "30 lists": (lambda f, o: nested(30), "error"),
     "989 lists": (lambda f, o: nested(989), "error"),
     "100,000 lists": (lambda f, o: nested(100_000), "error"),
     "a head of 9 MB": (lambda f, o: json.dumps([{"results": "x" * (9 << 20)}, {}]), "error"),
@@ -196,3 +197,19 @@ def test_with_three_honest_sites_nobody_is_refused_and_everybody_counts(
     result = job(tmp_path, FedAvg(), monkeypatch)
     assert result.summary["refused"] == {}
     assert outcome(result) != alone["samples"]
+
+
+def test_an_answer_over_which_the_relay_trips_is_rubbish_and_the_relay_lives_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What can be read at one depth of the stack may be too deep to be written at another."""
+    sent: list[Frame] = []
+
+    def trips(pipe: object, frame: Frame) -> None:
+        if frame.head["what"] == "reply":
+            raise RecursionError
+        sent.append(frame)
+
+    monkeypatch.setattr(relay, "send", trips)
+    relay._hand_over(None, reply_of(Frame({"results": []})), 7)  # type: ignore[arg-type]
+    assert [frame.head for frame in sent] == [{"what": "error", "number": 7, "reason": "rubbish: RecursionError"}]

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedreel.errors import FedreelError
 from fuzz.mutate import Mutate, spoil_bytes
@@ -37,6 +37,9 @@ class Harness:
     clean: tuple[str, ...] = ()  # what `read` leaves behind, removed after each input
 
 
+Kind = Literal["crash", "memory", "time"]
+
+
 @dataclass(frozen=True)
 class Fault:
     """What went wrong with an input: its number tells how to make it again."""
@@ -44,6 +47,7 @@ class Fault:
     harness: str
     seed: int
     number: int
+    kind: Kind
     what: str
     data: bytes = field(repr=False)
 
@@ -82,15 +86,21 @@ class Bench:
     def tries(self, seed: int, numbers: Sequence[int] | range) -> Iterator[Fault]:
         for number in numbers:
             data = self.input(seed, number)
-            before, began = peak(), time.monotonic()
-            what = self._what_happens(data)
-            seconds, bytes_more = time.monotonic() - began, peak() - before
-            if not what and seconds > SLOW:
-                what = f"{seconds:.1f} s"
-            if not what and bytes_more > LARGE:
-                what = f"{bytes_more / 2**30:.1f} GB"
+            what, seconds, more = self._tried(data)
+            if not what and seconds > SLOW:  # the machine may have been busy: it is believed when it happens again
+                what, seconds, more = self._tried(data)
             if what:
-                yield Fault(self.harness.name, seed, number, what, data)
+                yield Fault(self.harness.name, seed, number, "crash", what, data)
+            elif seconds > SLOW:
+                yield Fault(self.harness.name, seed, number, "time", f"{seconds:.1f} s", data)
+            elif more > LARGE:
+                yield Fault(self.harness.name, seed, number, "memory", f"{more / 2**30:.1f} GB", data)
+
+    def _tried(self, data: bytes) -> tuple[str, float, int]:
+        """What goes wrong with an input, the seconds it takes, and how many bytes more than before."""
+        before, began = forget_peak(), time.monotonic()
+        what = self._what_happens(data)
+        return what, time.monotonic() - began, peak() - before
 
     def _what_happens(self, data: bytes) -> str:
         try:
@@ -107,9 +117,29 @@ class Bench:
         return ""
 
 
+STATUS, REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def forget_peak() -> int:
+    """Bytes of memory that this process has; from now on `peak` counts anew, where the system lets it."""
+    try:
+        REFERENCES.write_text("5")
+    except OSError:
+        return peak()
+    return _memory("VmRSS:")
+
+
 def peak() -> int:
-    """Bytes of memory that this process has had at most."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Bytes of memory that this process has had at most since `forget_peak`."""
+    return _memory("VmHWM:") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _memory(name: str) -> int:
+    try:
+        lines = STATUS.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0)
 
 
 def digest(data: bytes) -> str:

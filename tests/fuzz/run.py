@@ -6,12 +6,13 @@ again: `python tests/fuzz/run.py --only NAME --seed S --number I`."""
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import sys
 import time
 import warnings
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -19,11 +20,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from fuzz.harness import Bench, Fault, digest
+from fuzz.harness import Bench, Fault, Kind, digest
 from fuzz.readers import HARNESSES
 
 Job = tuple[str, int, int, int]  # harness, seed, first number, how many
 BATCH = 500  # inputs that one process tries
+KINDS: dict[Kind, str] = {"crash": "crashes", "memory": "over_1_GB", "time": "over_5_s"}
 HANGS = 60  # seconds after which an input is given up
 
 
@@ -37,23 +39,42 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("fuzz-found"), help="where faults are written")
     given = parser.parse_args(words)
     names = [name for name in HARNESSES if given.only in name]
-    began, total = time.monotonic(), 0
+    began = time.monotonic()
     faults: list[Fault] = []
+    tried: Counter[str] = Counter()
     if given.number >= 0:
         batches, rates = [(name, given.seed, given.number, 1) for name in names], {}
     else:
         rates = {name: _rate(name, given.seed) for name in names}
         batches = _batches(names, rates, given.inputs, given.seed)
     for batch, found in _in_processes(batches, given.jobs):
-        total += batch[3]
+        tried[batch[0]] += batch[3]
         for fault in found:
             faults.append(fault)
             print(_told(fault, given.out), flush=True)
     seconds = time.monotonic() - began
-    print(f"{total} inputs over {len(names)} harnesses in {seconds:.0f} s, seed {given.seed}: {len(faults)} faults")
-    for name, rate in sorted(rates.items(), key=lambda pair: pair[1]):
-        print(f"  {name:<28} {rate:8.0f} inputs/s")
+    counts = {name: {"inputs": tried[name], **_counted(faults, name)} for name in names}
+    whole = {"inputs": tried.total(), **_counted(faults)}
+    print("\n".join(_table(counts, whole, rates)))
+    print(f"{len(names)} harnesses in {seconds:.0f} s, seed {given.seed}: {len(faults)} faults")
+    print(json.dumps({"bench": "fuzz", "seed": given.seed, **whole, "harnesses": counts}))
     return 1 if faults else 0
+
+
+def _counted(faults: Sequence[Fault], name: str | None = None) -> dict[str, int]:
+    """How many of them are of each kind: of all harnesses, or of one."""
+    kinds = Counter(fault.kind for fault in faults if name in (None, fault.harness))
+    return {words: kinds[kind] for kind, words in KINDS.items()}
+
+
+def _table(counts: Mapping[str, Mapping[str, int]], whole: Mapping[str, int], rates: Mapping[str, float]) -> list[str]:
+    """A line for each harness, the slowest first, and one for all."""
+    words = [*whole]
+    lines = [f"{'harness':<28} {'a second':>9} " + " ".join(f"{word.replace('_', ' '):>10}" for word in words)]
+    for name in sorted(counts, key=lambda name: rates.get(name, 0.0)):
+        rate = f"{rates[name]:.0f}" if name in rates else ""
+        lines.append(f"{name:<28} {rate:>9} " + " ".join(f"{counts[name][word]:>10}" for word in words))
+    return [*lines, f"{'all':<28} {'':>9} " + " ".join(f"{whole[word]:>10}" for word in words)]
 
 
 def _batches(names: list[str], rates: dict[str, float], inputs: int, seed: int) -> list[Job]:
@@ -72,6 +93,7 @@ class _Running:
     process: BaseProcess
     number: int  # of the input that is being tried
     since: float
+    hangs: bool = False
 
 
 def _in_processes(batches: list[Job], jobs: int) -> Iterator[tuple[Job, list[Fault]]]:
@@ -97,6 +119,7 @@ def _in_processes(batches: list[Job], jobs: int) -> Iterator[tuple[Job, list[Fau
             del running[pipe]  # type: ignore[arg-type]
         for one in running.values():
             if time.monotonic() - one.since > HANGS:
+                one.hangs = True
                 one.process.kill()
 
 
@@ -114,7 +137,9 @@ def _ended(one: _Running) -> Fault:
     bench = _bench(name)
     data = bench.input(seed, one.number)
     bench.close()
-    return Fault(name, seed, one.number, "the process died over it, or was killed after a minute", data)
+    if one.hangs:
+        return Fault(name, seed, one.number, "time", f"killed after {HANGS} s", data)
+    return Fault(name, seed, one.number, "crash", "the process died over it", data)
 
 
 def _rate(name: str, seed: int) -> float:

@@ -25,14 +25,13 @@ from fedreel.config import Recipe, RoundConfig, TrainConfig, load_recipe
 from fedreel.core.federation import Federation
 from fedreel.core.weights import Weights
 from fedreel.errors import RunError
-from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedbn import FedBN
 from fedreel.methods.fedlid import FedLID
 from fedreel.runs import run as core
 from fedreel.runs.reading import read_metrics
 from fedreel.runs.rundir import RunDir, is_full
 from support.tiny import SETTINGS, cli, sets
-from support.toy import Toy
+from support.toy import Toy, ToyPopulation
 
 
 @pytest.fixture(scope="module")
@@ -258,17 +257,34 @@ def test_interrupted_before_the_first_round_says_so(monkeypatch: pytest.MonkeyPa
     assert "Nothing has been run yet" in said.err
 
 
+@dataclass(frozen=True)
+class Breaks(FedBN):
+    def run(self, fed: Federation) -> None:
+        for r in fed.rounds():
+            if r == 2:
+                raise KeyboardInterrupt
+            fed.weights = fed.weights.clone()
+
+
+@pytest.mark.parametrize("other", ["", "fedreel", "clients"])
+def test_a_run_that_goes_on_under_other_conditions_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        toy_run(tmp_path, method=Breaks())
+    if other == "fedreel":
+        monkeypatch.setattr("fedreel.runs.run.__version__", "9.9")
+    elif other == "clients":
+        monkeypatch.setattr(ToyPopulation, "describe", lambda self: {"classes": ["no", "yes"], "train": {"c0": [1, 1]}})
+    toy_run(tmp_path, resume=True)
+    said = [row["text"].partition("than before: ")[2] for row in read_metrics(tmp_path, "note")]
+    assert [text.split()[0].rstrip(":") for text in said if text] == [other] * bool(other)
+    assert len([*read_metrics(tmp_path, "partition")]) == 1
+
+
 def test_a_checkpoint_under_way_is_finished_when_the_run_breaks_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @dataclass(frozen=True)
-    class Breaks(FedAvg):
-        def run(self, fed: Federation) -> None:
-            for r in fed.rounds():
-                if r == 2:
-                    raise KeyboardInterrupt
-                fed.weights = fed.weights.clone()
-
     really = os.fsync
 
     def slow(handle: int) -> None:

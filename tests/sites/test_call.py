@@ -6,6 +6,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -22,7 +23,7 @@ from fedreel.errors import FedreelError
 pytest.importorskip("cryptography", reason="comes with the extra `flower`")
 
 from fedreel.sites import keys, node, site
-from fedreel.sites.call import call_server, check_welcome, split_address, version_note
+from fedreel.sites.call import call_server, check_clock, check_welcome, split_address, version_note
 
 HELLO = json.dumps({"fedreel": __version__, "enrolled": True}).encode()
 
@@ -227,6 +228,30 @@ def test_a_server_that_does_not_know_us_says_what_to_send(tmp_path: Path) -> Non
         check_welcome({"enrolled": False}, "s:1", tmp_path / "site.pub")
     assert str(tmp_path / "site.pub") in caught.value.hint
     assert "fedreel server enroll" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        *((None, ""), ("soon", ""), (100.0, ""), (101.0, ""), (95.0, ""), (401.0, "")),
+        (94.0, "ahead of the server's"),
+        (402.0, "behind the server's"),
+    ],
+)
+def test_a_clock_by_which_nothing_is_believed_is_told(theirs: object, said: str) -> None:
+    """Asked at 100 and answered at 101: what the server said in between it may have said at either."""
+    if not said:
+        check_clock(theirs, 100.0, 101.0, "s:1")
+        return
+    with pytest.raises(FedreelError, match=said) as caught:
+        check_clock(theirs, 100.0, 101.0, "s:1")
+    assert caught.value.found in ("6 s", "301 s")
+
+
+def test_the_clocks_are_compared_before_anything_starts(folder: Path) -> None:
+    late = json.dumps({"enrolled": True, "time": time.time() + 1000}).encode()
+    with serving(folder / "good", says(late)) as address:
+        assert "clock is behind" in why_not(address, folder / "ca.crt").problem
 
 
 def test_another_version_is_remarked_on() -> None:

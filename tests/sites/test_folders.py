@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedreel.config import DataConfig, Recipe, read_toml
+from fedreel.core.exchange import KINDS
 from fedreel.engines.flower.pipe import Frame
 from fedreel.engines.flower.workplace import Workplace, for_others
 from fedreel.errors import DataError, FedreelError, RecipeError, RunError
@@ -232,6 +233,8 @@ def test_a_new_site_has_a_key_a_policy_and_its_data(tmp_path: Path, data: Path) 
     assert mode(opened.path / "site.key") == 0o600
     assert mode(opened.path) == 0o700
     assert {"raw-samples", "features"} <= set(read_toml(opened.path / "policy.toml")["refuse"])
+    kinds = (opened.path / "policy.toml").read_text().splitlines()[1]
+    assert kinds == f"# Kinds: {', '.join(KINDS)}"  # all that can be refused
 
 
 def test_a_site_is_not_made_over_another_and_needs_a_plain_name(north: SiteFolder, tmp_path: Path) -> None:

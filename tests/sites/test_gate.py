@@ -370,6 +370,25 @@ def test_a_site_brings_no_more_than_its_share_of_an_hour(
     assert [a.status for a in ask(tmp_path, certificates, inner.port, *requests)] == [200, 200, 429, 429]
 
 
+def pushed(node: int, *senders: int) -> bytes:
+    """Answers that a node sends, each said to be of some node, as Flower has them on the wire."""
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from flwr.proto.message_pb2 import Message, Metadata
+    from flwr.proto.node_pb2 import Node
+
+    answers = [Message(metadata=Metadata(src_node_id=sender, reply_to_message_id="1")) for sender in senders]
+    return PushMessagesRequest(node=Node(node_id=node), messages_list=answers).SerializeToString()
+
+
+def test_no_site_answers_in_anothers_name(tmp_path: Path, certificates: Path, inner: Inner) -> None:
+    path = "/v1/fleet/push-messages"
+    own, none, others, rubbish = pushed(7, 7, 7), pushed(7), pushed(7, 7, 8), b"\xff"
+    bodies = (own, none, others, rubbish)
+    answers = ask(tmp_path, certificates, inner.port, *(Asked(path, body=(body,)) for body in bodies))
+    assert [answer.status for answer in answers] == [200, 200, 403, 403]
+    assert [body for _, body, _ in inner.asked] == [own, none]
+
+
 def test_where_the_disk_is_full_nothing_more_comes_in(
     tmp_path: Path, certificates: Path, inner: Inner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

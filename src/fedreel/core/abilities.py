@@ -81,6 +81,16 @@ class Accountable(Ability):
         needs."""
 
 
+class Flippable(Ability):
+    """For simulated attacks by wrong labels."""
+
+    says = "has labels that can be turned round"
+
+    @abstractmethod
+    def flipped(self, examples: Examples) -> Examples:
+        """The examples with every label turned round: of K classes, y becomes K - 1 - y."""
+
+
 class Temporal(Ability):
     """For methods that look at where moments lie in time (FedVMR, FedCMR)."""
 

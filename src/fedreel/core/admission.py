@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from torch import Tensor
@@ -16,6 +17,7 @@ from fedreel.core.update import EVALUATE, TRAIN, Answer, Failure, Named, Order, 
 from fedreel.core.weights import Layout, Weights
 from fedreel.errors import plain
 
+LOOSE = 100.0  # times as much as the sent model's length: how far running statistics may move whatever `max_change` is
 PINNED = ("samples", "frames", TESTED)  # how many data a client has: they do not become more in the course of a run
 
 R = TypeVar("R", Answer, Update)
@@ -29,8 +31,9 @@ class Refused(Exception):
 
 
 class Admission:
-    """Checks replies against the orders that are open. `max_change` bounds ||update - sent|| / (1 + ||sent||), and so
-    whatever else comes in the model's shape; no count is above `max_count`, nor above what its client said first."""
+    """Checks replies against the orders that are open. `max_change` bounds ||update - sent|| / (1 + ||sent||) of what
+    is trained, and so whatever else comes in its shape; running statistics, which leap in a first round, have a bound
+    of their own. No count is above `max_count`, nor above what its client said first."""
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class Admission:
         self.coded = coded  # how updates come, if not as they are
         self._open: dict[tuple[int, int], Order] = {}
         self._round = 0
-        self._last_norm: tuple[Weights, float] | None = None
+        self._last: _Sent | None = None
         self._told: dict[tuple[str, str, str], float] = {}  # client, kind of order, name -> what it said first
 
     def expect(self, order: Order) -> None:
@@ -135,7 +138,7 @@ class Admission:
         if not all(bool(v.isfinite().all()) for v in values if v.is_floating_point()):
             raise Refused("not-finite", f"NaN or infinity in '{name}'")
         if isinstance(tensor, Weights):
-            bound = self.max_change * (1.0 + self._norm(next(iter(order.models.values()), tensor)))
+            bound = self.max_change * (1.0 + self._known(next(iter(order.models.values()), tensor)).length)
             if order.kind == TRAIN and (norm := tensor.norm()) > bound:
                 raise Refused("norm", f"'{name}' is {norm:.3g} long, the bound is {bound:.3g}")
         elif kind in RANGES and tensor.numel():
@@ -150,14 +153,34 @@ class Admission:
         if not math.isfinite(change):
             bad = [n for n, t in weights.items() if t.is_floating_point() and not bool(t.isfinite().all())]
             raise Refused("not-finite", f"NaN or infinity in {', '.join(bad[:3]) or 'the sum of squares'}")
-        bound = self.max_change * (1.0 + self._norm(sent))
-        if change > bound:
-            raise Refused("norm", f"moved by {change:.3g} from what was sent, the bound is {bound:.3g}")
+        known = self._known(sent)
+        _check_move(change, known.length, self.max_change if known.trained is sent else max(self.max_change, LOOSE))
+        if known.trained is not sent:
+            _check_move(weights.trained.distance(known.trained), known.trained_length, self.max_change)
 
-    def _norm(self, sent: Weights) -> float:
-        if self._last_norm is None or self._last_norm[0] is not sent:  # most orders of a round share one model
-            self._last_norm = (sent, sent.norm())
-        return self._last_norm[1]
+    def _known(self, sent: Weights) -> _Sent:
+        if self._last is None or self._last.weights is not sent:  # most orders of a round share one model
+            all_trained = sent.layout.trained == sent.layout
+            trained = sent if all_trained else sent.trained
+            length = sent.norm()
+            self._last = _Sent(sent, length, trained, length if all_trained else trained.norm())
+        return self._last
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A model that went out, and what is trained of it: this very one if that is all."""
+
+    weights: Weights
+    length: float
+    trained: Weights
+    trained_length: float
+
+
+def _check_move(change: float, length: float, most: float) -> None:
+    bound = most * (1.0 + length)
+    if change > bound:
+        raise Refused("norm", f"moved by {change:.3g} from what was sent, the bound is {bound:.3g}")
 
 
 def agreeing(replies: Sequence[R], kinds: dict[str, str]) -> tuple[list[R], list[Failure]]:

@@ -10,6 +10,7 @@ import torch
 
 from fedreel.config import Recipe, build, settings_of
 from fedreel.core.abilities import Contrastable, Supervision, able
+from fedreel.core.attack import FlippedLabels
 from fedreel.core.budget import Budget
 from fedreel.core.client import Worker
 from fedreel.core.discretion import make_discretion
@@ -51,7 +52,8 @@ class Job:
             raise RecipeError("this is true or false", where="[engine] keep_trained", found=repr(keep_trained))
         policy = Policy.read(Path(self.recipe.policy)) if self.recipe.policy else Policy()
         store, ledger = PrivateStore(self.out / "clients"), Ledger(self.out / "ledger.jsonl")
-        worker = make_worker(self, self.population(), store, ledger, policy)
+        population = FlippedLabels.among(self.population(), self.task, self.recipe)
+        worker = make_worker(self, population, store, ledger, policy)
         if keep_trained:
             worker.trained = TrainedModels(self.out / TRAINED, (1, self.recipe.round.rounds))
         return worker

@@ -21,6 +21,7 @@ class LocalEngine:
     """Carries out one order at a time, when its result is asked for."""
 
     slots = 1
+    in_process = True  # attacks can be simulated: no client is elsewhere
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker

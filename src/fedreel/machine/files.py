@@ -51,9 +51,13 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_folder(path: Path):  # type: ignore[no-untyped-def]
-    """Yields a temp folder that becomes `path` when the block ends well, and vanishes when it does not."""
-    temp = path.with_name(f".{path.name}.tmp")
-    shutil.rmtree(temp, ignore_errors=True)
+    """Yields a temp folder that becomes `path` when the block ends well, and vanishes when it does not. What was `path`
+    before is there until then."""
+    temp, old = path.with_name(f".{path.name}.tmp"), path.with_name(f".{path.name}.old")
+    if old.exists() and not path.exists():  # whoever wrote here before was killed between two names
+        os.replace(old, path)
+    for rest in (temp, old):
+        shutil.rmtree(rest, ignore_errors=True)
     temp.mkdir(parents=True)
     try:
         yield temp
@@ -61,12 +65,15 @@ def new_folder(path: Path):  # type: ignore[no-untyped-def]
             sync_path(file)
         sync_path(temp)
         if path.exists():  # left by an earlier run of the same moment
-            shutil.rmtree(path)
+            os.replace(path, old)
         os.replace(temp, path)
         sync_path(path.parent)
     except BaseException:
+        if old.exists() and not path.exists():
+            os.replace(old, path)
         shutil.rmtree(temp, ignore_errors=True)
         raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreel.reproduce import cfedvs_measures as measures
+from fedreel.reproduce import robust
 from fedreel.reproduce.cfedvs_sets import VideoSet, sets_of
 from fedreel.reproduce.spec import Choose, Claim, Row, Scale, Table
 
@@ -164,6 +165,16 @@ def _fig7(of: VideoSet) -> list[Row]:
     ]
 
 
+def _robust(of: VideoSet) -> list[Row]:
+    """Of given data each client has one category, or all have some of each."""
+    made = []
+    for n, hostile in ((1, robust.HOSTILE), (0, robust.FEWER)) if of.path else ((None, robust.FEWER),):
+        split = {} if n is None else classes(n)
+        label = {**of.label, "clients": "owners" if n is None else f"{n} of {of.categories} classes" if n else "IID"}
+        made += robust.rows(CAP, {**METHODS["FedAvg"], **split, **of.source}, label, hostile)
+    return [replace(row, usual=of.usual) for row in made]
+
+
 def rows_of(make: Callable[[VideoSet], list[Row]], data: Path | None) -> tuple[Row, ...]:
     return tuple(made for of in sets_of(data) for made in make(of))
 
@@ -178,6 +189,7 @@ def remark(rows: Sequence[tuple[Row, Sequence[Path]]]) -> list[str]:
     return [*sets, *measures.remark(rows)]
 
 
+CAP = 0.04  # about twice the farthest that an honest client moves (round.divergence)
 GIVEN: Mapping[str, Any] = {"task.width": 256, "task.blocks": 2, "task.hidden": 256, "train.lr": 1e-4}
 BRIEF: Mapping[str, Any] = {
     "task.width": 16,
@@ -187,6 +199,7 @@ BRIEF: Mapping[str, Any] = {
     "round.rounds": 1,
     "round.trust": False,  # no table shows how far its models can be believed, and asking takes longer than training
 }
+BRIEFLY = {"train.lr": 5e-4, "train.epochs": 1, "task.fragments": 0, "round.rounds": 12}
 SCALES = {
     "smoke": Scale("cfedvs", (0,), BRIEF),
     "small": Scale(
@@ -325,6 +338,16 @@ TABLES = {
             *ahead("2 groups, the paper's choice", ("3 groups",), "f1_clients", "tau"),
         ],
         scales=FEWER,
+    ),
+    "robust": Table(
+        partial(rows_of, _robust),
+        ("tau", "rho", "f1"),
+        {"smoke": SCALES["smoke"], "small": Scale("cfedvs", (0, 1, 2), BRIEFLY)},
+        settings={"round.trust": False, "round.evaluate_every": 1000},  # tested after the last round
+        notes=(*NOTES, *robust.NOTES, f"norm cap: max_change = {CAP:g}"),
+        factor=100.0,
+        plain=("tau", "rho"),
+        follow=("data.seed",),
     ),
     "fig7": table(
         _fig7,

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedreel.config import load_recipe
 from fedreel.errors import DataError
+from fedreel.reproduce import robust
 from fedreel.reproduce.spec import Choose, Row, Scale, Table
 
 # Three tries for each method, the default first, then values of its paper's range; methods without a setting of their
@@ -70,6 +71,20 @@ def _few(data: Path | None) -> tuple[Row, ...]:
     )
 
 
+def _robust(data: Path | None) -> tuple[Row, ...]:
+    """Of given data the owners are the clients; beside that, clients who have two classes each."""
+    if data is None:
+        return tuple(robust.rows(_CAP, _split("iid"), {"clients": "IID"}, robust.FEWER))
+    skewed = robust.rows(
+        _CAP, _split("pathological", num_classes_per_partition=2), {"clients": "two classes"}, robust.FEWER
+    )
+    return (*robust.rows(_CAP, {}, {"clients": "owners"}, robust.HOSTILE), *skewed)
+
+
+def _split(name: str, **more: Any) -> dict[str, Any]:
+    return {"data.partition": {"name": name, "num_partitions": 10, **more}}
+
+
 def _from_scratch() -> dict[str, Any]:
     """The settings in which the recipe recognition differs from clips."""
     recipe = load_recipe("recognition")
@@ -78,6 +93,7 @@ def _from_scratch() -> dict[str, Any]:
     return {**task, **train, "task.head": "linear", "round.rounds": recipe.round.rounds}
 
 
+_CAP = 2.0  # about twice the farthest that an honest client moves (round.divergence)
 _HELD_OUT = Choose("loss", {"data.validate": True}, "a part of the training clips", higher=False)
 TABLES = {
     "few": Table(
@@ -91,6 +107,17 @@ TABLES = {
             "top1 in percent on the owners' test clips; seeds differ in first weights and in the order of batches",
             "rates are chosen by the loss on a part of the training clips; each head is a row of its own",
         ),
+        factor=100.0,
+    ),
+    "robust": Table(
+        rows=_robust,
+        metrics=("top1", "top1_clients"),
+        settings={"round.trust": False, "round.evaluate_every": 1000},  # tested after the last round
+        scales={
+            "smoke": Scale("clips", (0,), {"round.rounds": 1, "task.frames": 4, "task.size": 32, "data.size": "tiny"}),
+            "small": Scale("clips", (0, 1, 2)),
+        },
+        notes=("top1 in percent on the owners' test clips", *robust.NOTES, f"norm cap: max_change = {_CAP:g}"),
         factor=100.0,
     ),
     "methods": Table(

@@ -3,6 +3,8 @@ which table, rows and columns it wants:
 
 <!-- table: NAME | SETTING=VALUE, ... | COLUMN, COLUMN (paper), chosen, ... -->
 <!-- end -->
+
+`COLUMN by SETTING` gives one column for every value of a setting that rows differ in.
 """
 
 from __future__ import annotations
@@ -40,21 +42,15 @@ def wanted(order: str, folder: Path) -> str:
     rows = [row for row in table["rows"] if all(str(row["setting"].get(k)) == v for k, v in asked.items())]
     if not rows:
         raise DataError("no row of a stored table has these settings", where=str(file), found=settings)
-    return markdown(rows, _words(columns), str(file))
+    metric, by, setting = (part.strip() for part in columns.partition(" by "))
+    return spread(rows, metric, setting, str(file)) if by else markdown(rows, _words(columns), str(file))
 
 
 def markdown(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], where: str) -> str:
     """Rows of a table's JSON: the method, the settings in which they differ, then the columns; `METRIC (paper)` is what
     the paper prints, `chosen` the settings that were chosen for the row."""
-    differ = [key for key in rows[0]["setting"] if len({str(row["setting"].get(key)) for row in rows}) > 1]
-    known = {
-        "chosen",
-        *(m for row in rows for m in row["metrics"]),
-        *(f"{m} (paper)" for r in rows for m in r["paper"]),
-    }
-    for column in columns:
-        if column not in known:
-            raise DataError("a stored table has no such column", where=where, found=column, hint=nearest(column, known))
+    differ = _differ(rows)
+    _check_columns(rows, columns, where)
     digits = {column: _digits(rows, column) for column in columns}
     cells = [["method", *differ, *columns]]
     for row in rows:
@@ -63,10 +59,43 @@ def markdown(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], where: s
     return lines(cells)
 
 
+def spread(rows: Sequence[Mapping[str, Any]], metric: str, setting: str, where: str) -> str:
+    """Rows of a table's JSON that differ in one setting, side by side: a column for each of its values."""
+    _check_columns(rows, [metric], where)
+    values = [*dict.fromkeys(str(row["setting"].get(setting, "")) for row in rows)]
+    if values == [""]:
+        known = {key for row in rows for key in row["setting"]}
+        raise DataError("a stored table has no such setting", where=where, found=setting, hint=nearest(setting, known))
+    differ = [key for key in _differ(rows) if key != setting]
+    digits = _digits(rows, metric)
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        place = found.setdefault((row["method"], *(str(row["setting"].get(key, "")) for key in differ)), {})
+        place[str(row["setting"].get(setting, ""))] = _cell(row, metric, digits)
+    head = ["method", *differ, *(f"{setting} {value}" for value in values)]
+    return lines([head, *([*names, *(cells.get(value, "") for value in values)] for names, cells in found.items())])
+
+
 def lines(rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; the first row has the names of its columns."""
     ruled = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in ruled)
+
+
+def _differ(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings in which rows differ."""
+    return [key for key in rows[0]["setting"] if len({str(row["setting"].get(key)) for row in rows}) > 1]
+
+
+def _check_columns(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], where: str) -> None:
+    known = {
+        "chosen",
+        *(m for row in rows for m in row["metrics"]),
+        *(f"{m} (paper)" for r in rows for m in r["paper"]),
+    }
+    for column in columns:
+        if column not in known:
+            raise DataError("a stored table has no such column", where=where, found=column, hint=nearest(column, known))
 
 
 def _digits(rows: Sequence[Mapping[str, Any]], column: str) -> int:

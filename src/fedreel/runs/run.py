@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from fedreel.config import Recipe, as_table, make_recipe
 from fedreel.core.abilities import Accountable
 from fedreel.core.aggregate import Average
 from fedreel.core.assessment import Assessment, assess
+from fedreel.core.attack import attacked
 from fedreel.core.blueprint import Blueprint
 from fedreel.core.engine import Engine
 from fedreel.core.federation import Federation
@@ -87,9 +89,9 @@ def run(
         job = Job(recipe, task, method, device, out, folder.id, folder.start)
         trackers = find_trackers(recipe.track)
         title, rounds = recipe.system or recipe.method["name"], recipe.round.rounds
-        with closing(start_engine(job)) as engine, folder.writing(), closing(Now(out, rounds)) as now:
+        with closing(attacked(start_engine(job), recipe)) as engine, folder.writing(), closing(Now(out, rounds)) as now:
             check_private(recipe, method, engine.blueprint)
-            progress = folder.begin(device, engine.blueprint.digest)
+            progress = folder.begin(device, engine.blueprint.digest, _conditions(engine))
             now.write()
             with ProgressLine(title, rounds) as line:
                 # the folder's round_done is the commit: last, so that all else of the round is written before it
@@ -108,8 +110,7 @@ def run(
                     transfer=recipe.transfer,
                     sums=_sums(job, engine),
                 )
-                if progress is None:
-                    fed.record("partition", **disclosure.of_partition(engine.describe()))
+                _introduce(fed, disclosure.of_partition(engine.describe()), folder)
                 method.run(fed)
                 folder.settle()
                 trust = _assessed(job, engine, fed)
@@ -117,6 +118,23 @@ def run(
             summary = _summary(job, engine, fed.progress, trust, disclosure.of_round())
             folder.write_json("summary.json", summary)
         return Result(out, summary)
+
+
+def _conditions(engine: Engine) -> dict[str, str]:
+    """What a run's numbers depend on beside its recipe."""
+    clients = json.dumps([engine.clients, engine.describe()], sort_keys=True)
+    data = hashlib.sha256(clients.encode()).hexdigest()[:12]
+    return {"fedreel": __version__, "torch": torch.__version__, "clients and how many samples they have": data}
+
+
+def _introduce(fed: Federation, told: dict[str, Any], folder: RunDir) -> None:
+    """What a run says before its first round, or before it goes on; `told` is about the clients' data."""
+    if fed.round == 0:
+        fed.record("partition", **told)
+        if "attack" in told:
+            fed.record("note", text=told["attack"])
+    for text in folder.changed:
+        fed.record("note", text=f"resumed with something else than before: {text}")
 
 
 @dataclass(frozen=True)
@@ -176,6 +194,14 @@ def engine_starter(recipe: Recipe) -> Callable[[Job], Any]:
     for key in settings:
         if key not in known:
             raise RecipeError(f"unknown key '{key}'", where=f"[engine] {name}", hint=nearest(key, known))
+    if recipe.attack is not None and not getattr(cls, "in_process", False):
+        raise RecipeError(
+            "attacks are simulated where all clients work in one process, and nowhere else",
+            where="[attack]",
+            expected="the engine local, vector or streams",
+            found=name,
+            hint="take the section out, or change engine.name",
+        )
     return lambda job: cls.begin(job, **settings)
 
 

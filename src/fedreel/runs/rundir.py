@@ -52,11 +52,16 @@ class RunDir(Watcher):
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
         self._metrics: IO[bytes] = io.BytesIO()
+        self.changed: list[str] = []
 
-    def begin(self, device: torch.device, frozen: str = "") -> ServerState | None:
+    def begin(
+        self, device: torch.device, frozen: str = "", under: Mapping[str, str] | None = None
+    ) -> ServerState | None:
         """Open the run's files. Returns the state to continue from, if any, with the metrics cut back to it. `frozen`
-        is a digest of what of the model is in no checkpoint."""
-        before = read_json(self.path / "run.json").get("frozen", frozen)
+        is a digest of what of the model is in no checkpoint; `under` what else its numbers depend on, such as torch's
+        version: `changed` has what of that was different when the run last began."""
+        known = read_json(self.path / "run.json")
+        before = known.get("frozen", frozen)
         if before != frozen:
             raise RunError(
                 "the part of the model that is not trained has other weights than when this run began",
@@ -67,7 +72,11 @@ class RunDir(Watcher):
             )
         if not self._used:
             write_atomic(self.path / "recipe.toml", tomli_w.dumps(as_table(self.recipe)))
-        self.write_json("run.json", {"id": self.id, "start": self.start, **({"frozen": frozen} if frozen else {})})
+        now, was = dict(under or {}), known.get("under")
+        told = {"frozen": frozen, "under": now}
+        self.write_json("run.json", {"id": self.id, "start": self.start, **{k: v for k, v in told.items() if v}})
+        was = was if isinstance(was, dict) else {}
+        self.changed = [f"{k}: {was[k]} -> {v}" for k, v in now.items() if was.get(k, v) != v]
         self.checkpoints.folder.mkdir(exist_ok=True)
         self._metrics = open(self.path / "metrics.jsonl", "ab")
         checkpoint = self.checkpoints.load(device)

@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import ssl
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -13,6 +14,7 @@ from urllib.parse import urlencode
 from fedreel import __version__
 from fedreel.errors import FedreelError
 
+_AHEAD, _BEHIND = 5.0, 300.0  # seconds that Flower lets a site's clock differ
 _EXPIRED, _NOT_YET, _UNKNOWN, _HOST = (10,), (9,), (18, 19, 20, 21), (62, 64)  # OpenSSL's verify codes
 
 
@@ -43,6 +45,7 @@ def call_server(server: str, ca: Path, public_key: str, timeout: float = 10) -> 
             hint="name the server's ca.crt with --ca",
         ) from error
     connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+    asked = time.time()
     try:
         connection.request("GET", "/fedreel/hello?" + urlencode({"key": public_key}))
         answer = connection.getresponse()
@@ -75,7 +78,23 @@ def call_server(server: str, ca: Path, public_key: str, timeout: float = 10) -> 
         raise FedreelError(
             "whatever answers there is not a fedreel server", where=server, hint="check address and port"
         )
+    check_clock(reply.get("time"), asked, time.time(), server)
     return reply
+
+
+def check_clock(theirs: object, asked: float, answered: float, server: str) -> None:
+    """Raise if the server, which said its time between these two moments of ours, will not believe what we sign."""
+    if not isinstance(theirs, int | float):
+        return  # an older one
+    ahead = max(0.0, asked - theirs) - max(0.0, theirs - answered)
+    if not -_BEHIND <= ahead <= _AHEAD:
+        raise FedreelError(
+            f"this machine's clock is {'ahead of' if ahead > 0 else 'behind'} the server's",
+            where=server,
+            expected=f"at most {_AHEAD:.0f} s ahead or {_BEHIND:.0f} s behind, or nothing signed here is believed",
+            found=f"{abs(ahead):.0f} s",
+            hint="set both clocks by the network (timedatectl set-ntp true)",
+        )
 
 
 def check_welcome(reply: dict[str, Any], server: str, public_key: Path) -> None:

@@ -11,6 +11,7 @@ import logging
 import re
 import ssl
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -23,7 +24,7 @@ from starlette.routing import Route
 from fedreel import __version__
 from fedreel.sites.listening import Prompt, listen
 from fedreel.sites.server import ServerFolder
-from fedreel.sites.visitors import Visitors
+from fedreel.sites.visitors import Visitors, is_its_own
 
 _MOST = 64 << 20  # bytes of one request; Flower sends arrays in pieces of 5 MB
 _BODY = 120.0  # seconds until a request is there as a whole
@@ -61,6 +62,9 @@ def make_app(folder: Path, link: str, verify: ssl.SSLContext, hourly: float = 0.
             if body is None:
                 return Response("too large", 413, _CLOSE)
             visitors.brought(site, len(body))
+            if not is_its_own(path, body):
+                _log.warning("the site '%s' has sent an answer in another's name", site)
+                return Response("another's name", 403, _CLOSE)
             return await pass_on(request, path, body)
 
     async def pass_on(request: Request, path: str, body: bytes) -> Response:
@@ -78,7 +82,7 @@ def make_app(folder: Path, link: str, verify: ssl.SSLContext, hourly: float = 0.
             return Response(_STARTING, 503)
         key = request.query_params.get("key", "")
         enrolled = any(p.read_text().split()[:2] == key.split() for p in (folder / "sites").glob("*.pub"))
-        return JSONResponse({"fedreel": __version__, "enrolled": enrolled})
+        return JSONResponse({"fedreel": __version__, "enrolled": enrolled, "time": time.time()})
 
     return Starlette(
         routes=[

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fedreel.core.client import Worker
 
 _POLICY = """# What this site never lets out, whatever a job asks for. What did leave: fedreel ledger FOLDER
-# Kinds: name, weights, masked-sum, count, loss, metric, derived-number, label-statistics, features, raw-samples
+# Kinds: {kinds}
 # With "weights" among them only jobs by secure sums have what you trained, and then no single update of yours is seen.
 refuse = ["raw-samples", "features", "label-statistics"]
 max_bytes = 0        # of one departure; 0 = no limit
@@ -176,6 +176,7 @@ class SiteFolder:
 
 def init(path: Path, name: str, data: Mapping[str, str], server: str, ca: str, allow: Sequence[str] = ()) -> SiteFolder:
     """Make a site's folder: key pair, policy, site.toml. Jobs that the policy is to `allow` need no approval."""
+    from fedreel.core.exchange import KINDS
     from fedreel.sites import keys
 
     keys.check_name(name, "--name")
@@ -184,7 +185,7 @@ def init(path: Path, name: str, data: Mapping[str, str], server: str, ca: str, a
     path.mkdir(parents=True, exist_ok=True)
     os.chmod(path, 0o700)
     keys.make_site_keys(path, name)
-    write_atomic(path / "policy.toml", _POLICY.format(allow=json.dumps([*allow])))
+    write_atomic(path / "policy.toml", _POLICY.format(kinds=", ".join(KINDS), allow=json.dumps([*allow])))
     folders = {role: str(Path(folder).expanduser().resolve()) for role, folder in data.items()}
     ca = str(Path(ca).expanduser().resolve()) if ca else ""
     table = {"name": name, "server": server, "ca": ca, "device": "auto", "clients": "owners", "data": folders}

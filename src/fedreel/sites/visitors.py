@@ -15,8 +15,10 @@ from pathlib import Path
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.proto.fleet_pb2 import PushMessagesRequest
 
 KEY, TIME, SIGNATURE = "flwr-public-key", "flwr-timestamp", "flwr-signature"  # headers of Flower's sites
+_PUSH = "/v1/fleet/push-messages"
 _CLOCK = 330.0  # seconds that clocks may differ; the SuperLink itself is stricter
 _HOUR = 3600.0
 _AT_ONCE = 8  # requests of one site whose bodies are in memory at the same time
@@ -78,3 +80,15 @@ class Visitors:
                 self._keys[path] = (changed, key.public_bytes(*formats))
             found[path.stem] = self._keys[path][1]
         return found
+
+
+def is_its_own(path: str, body: bytes) -> bool:
+    """Whether a request answers for nobody but its sender. The SuperLink knows by the key which node sends a request,
+    and takes an answer from the node that was asked; that the two are one it does not check."""
+    if path != _PUSH:
+        return True
+    try:
+        request = PushMessagesRequest.FromString(body)
+    except Exception:  # protobuf's own: what cannot be read is nobody's
+        return False
+    return all(message.metadata.src_node_id == request.node.node_id for message in request.messages_list)

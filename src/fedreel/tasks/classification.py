@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedreel.core.abilities import Trials
-from fedreel.core.task import ClientData, Examples, Outputs, Task
+from fedreel.core.abilities import Flippable, Trials
+from fedreel.core.task import ClientData, Examples, Outputs, Task, Tensors
 from fedreel.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
     from typing import Self
 
 
-class Classification(Task):
+class Classification(Task, Flippable):
     """Batches whose second part is the labels."""
 
     from_data: ClassVar = ("classes",)
@@ -61,6 +61,15 @@ class Classification(Task):
         for batch in self.judged(data.test).batches(batch_size):
             logits = self.forward(model, batch).logits
             yield Trials((logits.argmax(1) == batch[1]).double(), self.guesses(batch), logits, batch[1])
+
+    def flipped(self, examples: Examples) -> Tensors:
+        assert isinstance(examples, Tensors)
+        samples, labels, *rest = examples.tensors
+        return Tensors((samples, self.listed(examples) - 1 - labels, *rest))
+
+    def listed(self, examples: Tensors) -> Tensor | int:
+        """How many classes a client's labels are of; where clients have lists of their own, for each sample."""
+        return self.classes
 
     def judged(self, examples: Examples) -> Examples:
         """Those of a client's held-out samples that only this client answers for."""

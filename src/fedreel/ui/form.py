@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreel.config import (
+    AttackConfig,
     DataConfig,
     Recipe,
     RoundConfig,
@@ -78,6 +79,7 @@ class Form:
             f"Method: {self.recipe.method['name']}": [*self._of(type(method), "method")],
             f"Task: {self.recipe.task['name']}": [*self._of(type(task), "task")],
             f"Engine: {self.recipe.engine['name']}": [*self._engine()],
+            "Attack": [*self._of(AttackConfig, "attack")],
             "Everything else": [
                 field
                 for field in self._of(Recipe, "")

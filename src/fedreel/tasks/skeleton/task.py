@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedreel.config import DataConfig, check_ranges
 from fedreel.core.abilities import Accountable, Blocks
 from fedreel.core.batchnorm import settling, statistics_kept
-from fedreel.core.task import Examples, Outputs
+from fedreel.core.task import Examples, Outputs, Tensors
 from fedreel.core.weights import TensorInfo
 from fedreel.errors import DataError, RecipeError
 from fedreel.fields import DividingWord, Text
@@ -141,6 +141,9 @@ class SkeletonRecognition(Classification, Blocks, Accountable):
             with settling(model):
                 for batch in train.batches(batch_size):
                     self.forward(model, batch)
+
+    def listed(self, examples: Tensors) -> Tensor:
+        return examples.tensors[2]
 
     def guesses(self, batch: Batch) -> Tensor:
         return 1 / batch[2].double().cpu()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.config import DataConfig, check_ranges
-from fedreel.core.abilities import Accountable, Sequences, Trials
+from fedreel.core.abilities import Accountable, Flippable, Sequences, Trials
 from fedreel.core.task import ClientData, Examples, Outputs, Task
 from fedreel.data.features import known_card, make_features
 from fedreel.errors import DataError, RecipeError
@@ -30,7 +30,7 @@ _WIDTHS = {"plain": 64, "efficientnet-lite0": 1280}
 
 
 @dataclass(frozen=True)
-class Summary(Task, Sequences, Accountable):
+class Summary(Task, Sequences, Accountable, Flippable):
     """A summarizer on steps of `width_in` features. `width`, `blocks`, `heads`, `attention`, `block` and `positions`
     are the Mixture Transformer's; vsLSTM takes `hidden` and `dropout`, the attention model `dropout`, novelty nothing.
     The paper's features are GoogLeNet's (width_in 1024) at 2 steps a second."""
@@ -164,6 +164,12 @@ class Summary(Task, Sequences, Accountable):
             found = torch.tensor([score(row[: len(t.picks)], t, self.ratio).tau for row, t in zip(rows, truths)])
             defined = found[found.isfinite()].double()
             yield Trials(defined, torch.zeros_like(defined))
+
+    def flipped(self, examples: Examples) -> Videos:
+        """What mattered most matters least: scores are from 0 to 1."""
+        assert isinstance(examples, Videos)
+        targets = [1 - target for target in examples.targets]
+        return Videos(examples.sequences, targets, examples.truths, examples.sources, examples.topics, examples.whole)
 
     def looks(
         self, model: nn.Module, examples: Examples, batch_size: int, generator: torch.Generator | None = None
