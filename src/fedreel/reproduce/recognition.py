@@ -91,6 +91,23 @@ def calibration(run: Path) -> Metrics:
     return {name: float(told[name]) for name in ("ece_uncalibrated", "ece") if name in told}
 
 
+def traffic(run: Path) -> Metrics:
+    """What all clients sent in training, in MB."""
+    return {"sent": read_summary(run)["bytes_up"] / 1e6}
+
+
+# Everything of the published image network over frames, or a part: same first weights, same tries.
+_TUNE_RATES: dict[str, tuple[Any, ...]] = {"train.lr": (0.01, 0.03, 0.1, 0.003)}
+_TUNED = {
+    "task.head": "linear",
+    "task.frames": 8,
+    "task.size": 96,
+    "task.backbone.grid": 1,
+    "task.backbone.image.stages": 7,
+    "train.epochs": 1,
+    "train.lr": 0.01,
+    "round.rounds": 15,
+}
 _HELD_OUT = Choose("loss", {"data.validate": True}, "a part of the training clips", higher=False)
 TABLES = {
     "few": Table(
@@ -105,6 +122,23 @@ TABLES = {
             "top1 in percent on the owners' test clips; seeds differ in first weights and in the order of batches",
             "settings are chosen by the loss on a part of the training clips, four tries for every row",
             "ece: the expected calibration error, in percent, before and after a temperature was fitted to other clips",
+        ),
+        factor=100.0,
+    ),
+    "tune": Table(
+        rows=tuple(Row(how, {"task.backbone.tune": how}, grid=_TUNE_RATES) for how in ("all", "lora", "norm", "head")),
+        metrics=("top1", "loss", "sent"),
+        derive=(traffic,),
+        plain=("loss", "sent"),
+        settings=_TUNED,
+        scales={
+            "smoke": Scale("clips", (0,), {"round.rounds": 1, "task.frames": 2, "task.size": 32, "data.size": "tiny"}),
+            "small": Scale("clips", (0, 1, 2), choose_given=_HELD_OUT),
+        },
+        notes=(
+            "top1 in percent on the owners' test clips; EfficientNet-Lite0 over 8 frames of 96 pixels, its mean, and a "
+            "linear classifier; 15 rounds of one epoch",
+            "sent: what all clients sent in training, in MB",
         ),
         factor=100.0,
     ),
