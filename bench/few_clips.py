@@ -4,9 +4,9 @@
 
 VIDEO holds mlr511, utdmhad_depth and survfight. Each becomes folders SET-N with N of an owner's clips to learn from,
 the classes in turn, and up to 24 others of the same owner to test on: the same whatever N is. Owners are the first
-users of mlr511, the subjects of utdmhad_depth, and four made up for survfight. All owners begin with the same
-classes, so that where N is small some classes are tested that nobody learns: `learned` is the share of test clips of
-the other classes, which no top1 can exceed. The last line is one JSON object.
+users of mlr511, the subjects of utdmhad_depth, and four made up for survfight. Each begins with another class, evenly
+spread, so that together they have all classes even where N is smaller than the number of these: `learned` is the share
+of test clips whose class somebody learns, which no top1 can exceed. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -66,8 +66,10 @@ def sets(video: Path, users: int) -> dict[str, Owned]:
 def chosen(owned: Owned, size: int) -> dict[str, Path]:
     """Where clips go. An owner's clips, the classes in turn: the last are tested on, the first learned from."""
     places = {}
-    for owner, classes in owned.items():
-        turns = chain.from_iterable(zip_longest(*(classes[label] for label in sorted(classes))))
+    for number, (owner, classes) in enumerate(sorted(owned.items())):
+        names = sorted(classes)
+        first = number * len(names) // len(owned)
+        turns = chain.from_iterable(zip_longest(*(classes[label] for label in names[first:] + names[:first])))
         clips = [path for path in turns if path is not None]
         labels = {path: label for label, paths in classes.items() for path in paths}
         for split, some in (("train", clips[:size]), ("test", clips[max(SIZES) :][-TESTED:])):

@@ -31,6 +31,7 @@ from fedreel.core.job import make_method, make_task, resolved
 from fedreel.data.torch_file import read_tensors
 from fedreel.models.efficientnet import EfficientNetLite0
 from fedreel.runs.reading import read_metrics, read_summary
+from fedreel.runs.run import TRUST
 
 LITE0 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"  # sha256 of EfficientNet-Lite0's weights
 FRAMES, SIDE = 4, 224
@@ -183,16 +184,17 @@ def _word(piece: str) -> bool:
 
 
 def of_a_run(run: Path, name: str) -> tuple[dict[str, float], Path]:
-    """Of model and records only what using it needs: the model, its recipe, the last test, and who has which classes.
-    Frozen weights that come with fedreel are not kept again."""
+    """Of model and records only what using it needs: the model, its recipe, the last test, who has which classes, and
+    what its samples look like. Frozen weights that come with fedreel are not kept again."""
     folder, card = zoo.HERE / name, json.loads((run / "model" / "card.json").read_text())
     tensors = load_file(run / "model" / "global.safetensors")
     write(folder, {n: halve(t) for n, t in tensors.items()}, card)
     kept = [next(read_metrics(run, "partition")), *list(read_metrics(run, "test"))[-1:]]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in kept))
     (folder / "summary.json").write_text(json.dumps(read_summary(run), indent=1) + "\n")
-    if (run / "model" / "frozen.safetensors").exists():
-        shutil.copy(run / "model" / "frozen.safetensors", folder / "model")
+    for file in ("frozen.safetensors", TRUST):
+        if (run / "model" / file).exists():
+            shutil.copy(run / "model" / file, folder / "model")
     return {"tensors": len(tensors)}, folder / "model" / "global.safetensors"
 
 

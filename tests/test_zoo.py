@@ -10,13 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 import fedreel
 from fedreel import zoo
 from fedreel.cli import app
 from fedreel.data.torch_file import read_tensors
-from fedreel.errors import RunError
+from fedreel.errors import DataError, RunError
+from fedreel.media.images import decode
 from fedreel.models.efficientnet import EfficientNetLite0
 from fedreel.models.pretrained import load_pretrained
 from fedreel.systems import verbs
@@ -138,6 +140,26 @@ def test_the_classifier_names_what_it_was_shown() -> None:
         by_hand = state["head.fc.weight"] @ features + state["head.fc.bias"]
     torch.testing.assert_close(found[0], by_hand, rtol=1e-4, atol=1e-4)
     assert len(loaded.card["recipe"]["data"]["labels"]) == len({*loaded.card["recipe"]["data"]["labels"]}) == 1000
+
+
+def test_a_photo_is_recognised_as_a_film_in_which_nothing_moves(tmp_path: Path, videos: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    picture = Image.fromarray(numbered(7))
+    for name in ("a", "b"):
+        picture.save(folder / f"{name}.png")
+    loaded, found = fedreel.load("imagenet"), fedreel.recognize(folder / "a.png", page=tmp_path / "page.html")
+    pixels = torch.from_numpy(decode(folder / "a.png", 224)).expand(1, 4, -1, -1, -1)
+    with torch.inference_mode():
+        shares = loaded.task.forward(loaded.model.eval(), (pixels,)).logits[0].softmax(0)
+    assert found.confidence == pytest.approx(float(shares.max()), abs=1e-4)
+    album = fedreel.recognize(folder)
+    assert [entry.label for entry in album.entries] == 2 * [found.label]
+    assert album.what == "images"
+    with pytest.raises(DataError, match="this is an image, and this run's model recognises videos"):
+        fedreel.recognize(folder / "a.png", "fights")  # it goes by what changes
+    picture.save(videos / "still.png")
+    assert fedreel.recognize(videos).what == "videos"
 
 
 def test_the_list_and_the_cards() -> None:

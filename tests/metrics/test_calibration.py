@@ -49,6 +49,19 @@ def test_the_temperature_is_that_of_a_fine_search() -> None:
     assert found == pytest.approx(fine[int(sums.argmin())], rel=0.01)
 
 
+@pytest.mark.parametrize("factor", [0.2, 0.5, 3.0, 9.0])
+def test_a_temperature_of_other_samples_lowers_the_error_of_what_is_too_sure_or_not_sure_enough(factor: float) -> None:
+    (fitted, labels), (judged, truth) = believable(1000, 5, seed=1), believable(1000, 5, seed=2)
+    found = best_temperature((loss_sums(factor * fitted, labels) + doubts()).tolist())
+    before, after, least = (
+        expected_calibration_error(binned(logits, truth, t))
+        for logits, t in ((factor * judged, 1.0), (factor * judged, found), (judged, 1.0))
+    )
+    assert before > 0.1
+    assert after < 0.5 * before
+    assert after < least + 0.02  # that of logits which say the truth
+
+
 def test_a_temperature_stays_on_the_grid() -> None:
     logits, labels = torch.tensor([[3.0, 0.0]] * 4), torch.tensor([1, 1, 1, 1])
     assert best_temperature(loss_sums(logits, labels).tolist()) == TEMPERATURES[-1]

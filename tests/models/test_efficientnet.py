@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
+from fedreel.errors import RecipeError
+from fedreel.models.backbone import Images
 from fedreel.models.classifier import Classifier
-from fedreel.models.efficientnet import Block, EfficientNetLite0, SameConv2d
+from fedreel.models.efficientnet import Block, EfficientNetLite0, EfficientNetLite0Config, SameConv2d
 from fedreel.models.pretrained import load_pretrained
 
 
@@ -123,3 +127,19 @@ def test_a_classifier_learns_to_tell_bright_from_dark() -> None:
             nn.functional.cross_entropy(model(images), labels).backward()
             optimizer.step()
         assert torch.equal(model(images).argmax(1), labels)
+
+
+def test_a_network_of_fewer_stages_is_the_beginning_of_the_whole_one() -> None:
+    config = EfficientNetLite0Config(init="imagenet")
+    whole, part = (c.network(Images(64)).eval() for c in (config, replace(config, stages=5)))
+    seen: list[torch.Tensor] = []
+    whole._blocks[10].register_forward_hook(lambda *args: seen.append(args[-1]))  # 1 + 2 + 2 + 3 + 3 blocks
+    pictures = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        whole(pictures)
+        found = part.features(pictures)
+    assert found.shape == (2, part.out_channels, 4, 4) == (2, 112, 4, 4)
+    assert torch.equal(found, seen[0])
+    assert part.state_dict().keys() < whole.state_dict().keys()
+    with pytest.raises(RecipeError, match="stages"):
+        EfficientNetLite0Config(stages=8)

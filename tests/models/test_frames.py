@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -13,7 +15,7 @@ from fedreel.errors import RecipeError
 from fedreel.models.backbone import Clips
 from fedreel.models.classifier import Classifier
 from fedreel.models.frames import FramesConfig
-from fedreel.models.heads import Attentive, Mean, Motion, as_places
+from fedreel.models.heads import PARTS, Attentive, Changes, Mean, Motion, as_places, shares
 from fedreel.models.r3d import R3DConfig
 from fedreel.models.resnet import ResNet10Config
 from fedreel.tasks.recognition.task import Recognition
@@ -88,6 +90,36 @@ def test_motion_by_hand() -> None:
     assert torch.equal(Motion(1).eval()(seen[:, :, :1])[0, 1], torch.tensor(0.0))  # one frame: nothing changes
 
 
+def test_changes_by_hand() -> None:
+    seen = torch.tensor([[0.0, 1, 3, 6, 2, 2, 2], [5.0, 5, 5, 5, 5, 5, 4]]).T.view(1, 1, 7, 2)  # two places
+    head = Changes(1, 2).eval()
+    found = head(seen)[0] * math.sqrt(8)
+    steps = [1.5, 0, 3.5, 0, 0, 0.5]  # (1+2)/2, (3+4)/2, (0+0)/2 at the first place
+    assert torch.allclose(found, torch.tensor([*steps, 16 / 14, 34 / 14]), rtol=1e-4)  # means of 7, half as heavy
+    assert head(seen[:, :, :1])[:, :6].abs().max() == 0  # one frame: nothing changes
+
+
+def test_changes_are_told_from_what_is_there() -> None:
+    seen, head = torch.rand(4, 5, 7, 3), Changes(5, 3).eval()
+    before, after = (head(x).split([PARTS * 15, 15], dim=1) for x in (seen, seen + torch.rand(4, 5, 1, 3)))
+    assert torch.allclose(before[0], after[0], atol=1e-6)
+    assert not torch.allclose(before[1], after[1])
+    for turned in (seen.flip(2), seen.flip(3)):  # it knows the time, and the place
+        assert not torch.allclose(before[0], head(turned)[:, : PARTS * 15])
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 4, 15, 16])
+def test_parts_of_a_clip_are_those_of_torch_s_adaptive_pooling(times: int) -> None:
+    values = torch.rand(2, times, dtype=torch.double)
+    expected = nn.functional.adaptive_avg_pool1d(values, PARTS)
+    assert torch.allclose(values @ shares(times, PARTS, values).T, expected)
+
+
+def test_changes_want_a_backbone_whose_places_are_known() -> None:
+    with pytest.raises(RecipeError, match="no fixed number of them"):
+        Recognition(classes=2, head="changes", backbone=R3DConfig(width=2, blocks=(1, 1, 1, 1))).model()
+
+
 def test_the_attentive_head_is_attention_of_one_query_as_torch_has_it() -> None:
     torch.manual_seed(0)
     head = Attentive(6, 8).double().eval()
@@ -110,7 +142,7 @@ def test_the_attentive_head_is_attention_of_one_query_as_torch_has_it() -> None:
         assert not torch.allclose(head(seen), head(seen.flip(3)))  # and the place
 
 
-@pytest.mark.parametrize("kind", ["linear", "motion", "attentive"])
+@pytest.mark.parametrize("kind", ["linear", "motion", "changes", "attentive"])
 def test_what_a_head_is_given_and_what_it_answers_is_the_whole_network(kind: str) -> None:
     network = FramesConfig(image=TINY, grid=2).network(Clips(3, 32))
     model = Classifier(network, 3, kind=kind, pool_width=8).eval()  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ class Case:
 
 _RESNET = {"name": "resnet10", "width": 2, "small_stem": True}
 _LORA = {**_RESNET, "tune": "lora", "lora": {"rank": 1, "alpha": 1.0}}
-_FRAMES = {"name": "frames", "image": _RESNET, "tune": "head"}
+_FRAMES = {"name": "frames", "image": _RESNET, "tune": "head", "grid": 2}
 _VIDEOMAE = {"name": "videomae", "width": 6, "depth": 1, "heads": 1, "mlp": 6, "patch": 8, "tubelet": 2}
 _VIDEOMAE |= {"tune": "lora", "lora": {"rank": 1, "alpha": 1.0}}
 SMALL_TASKS = [name for name in TASKS if find_spec(f"tasks.{name}.conformance")]
@@ -79,7 +79,7 @@ CASES = {
     "task-image": Case("fedavg", "image"),  # each site tests on the images it has
     "fedlid-image": Case("fedlid", "image"),
     "fedca-image": Case("fedca", "image", {"public": 4}, {"objective": "views"}),
-    "head": Case("fedavg", "recognition", {}, {"head": "motion", "backbone": _FRAMES}, evaluate_every=2),
+    "head": Case("fedavg", "recognition", {}, {"head": "changes", "backbone": _FRAMES}, evaluate_every=2),
     "mae-lora": Case("fedvssl", "pretrain", {}, {"pretext": "mae", "backbone": _VIDEOMAE}, needs="transformers"),
     "lora": Case("fedper", "image", {}, {"backbone": _LORA}),
     "lora-fedlid": Case("fedlid", "image", {}, {"backbone": _LORA}),

@@ -38,10 +38,11 @@ class Backbone(nn.Module, ABC):
     """A network without its last layer: `features` gives (N, C, ...), a vector of C = `out_channels` numbers for every
     place or token, and calling it their mean (N, C)."""
 
-    published: ClassVar[Published] = Published()
+    published: Published = Published()
     fresh: ClassVar[tuple[str, ...]] = ()  # submodules that no file of weights has, such as a pooling over time: they
     # are trained however the rest is tuned
     out_channels: int
+    places: int = 0  # of its maps, where these do not depend on an input's size; 0: they do
     tuned: Tune = "all"  # what of it is trained; `BackboneConfig.built` sets it
 
     @abstractmethod

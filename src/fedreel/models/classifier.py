@@ -35,7 +35,7 @@ class Classifier(nn.Module):
         pool_width: int = 0,
     ) -> None:
         super().__init__()
-        pool = make_pool(kind, backbone.out_channels, pool_width)
+        pool = make_pool(kind, backbone.out_channels, pool_width, backbone.places)
         width = pool.width
         self.backbone = backbone
         self.projected = projection > 0

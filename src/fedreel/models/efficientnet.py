@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from fedreel.config import check_ranges
 from fedreel.data.input_scale import LITE, InputScale
 from fedreel.fields import ModelName
 from fedreel.kernels.norm import normed
-from fedreel.models.backbone import Backbone, BackboneConfig, Images
+from fedreel.models.backbone import Backbone, BackboneConfig, Images, Published
 from fedreel.models.pretrained import load_pretrained
 from fedreel.zoo import HERE
 
@@ -34,12 +35,17 @@ STAGES = (  # blocks, kernel, stride, expansion, channels
 @dataclass(frozen=True)
 class EfficientNetLite0Config(BackboneConfig):
     """`small_stem` is for images of 32 to 64 pixels: the stem and the first stage that halves the map keep its size. No
-    tensor depends on it, so published weights fit both."""
+    tensor depends on it, so published weights fit both. With fewer `stages` than seven the network ends after so many
+    of them: it sees less of what things are, and more exactly where their parts are."""
 
     takes: ClassVar = "images"
 
     small_stem: bool = False
+    stages: int = len(STAGES)
     init: ModelName = ""  # imagenet, or a file of weights under the package's names; empty: random
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "task.backbone", stages=(1, len(STAGES)))
 
     @property
     def input_scale(self) -> InputScale:
@@ -50,28 +56,34 @@ class EfficientNetLite0Config(BackboneConfig):
         return self.init if self.init == "imagenet" else ""
 
     def network(self, sample: Images) -> EfficientNetLite0:
-        return load_pretrained(EfficientNetLite0(self.small_stem), self.init)
+        return load_pretrained(EfficientNetLite0(self.small_stem, self.stages), self.init)
 
 
 class EfficientNetLite0(Backbone):
     """Images (N, 3, H, W) to a map (N, 1280, H/32, W/32) by `features`, pooled to (N, 1280) by calling it. With
     `small_stem` the map is (N, 1280, H/8, W/8): 4x4 for 32 pixels, 8x8 for 64. Sides that cannot be halved are rounded
-    down. Unlike the package, training leaves out no blocks at random (drop connect)."""
+    down. After fewer `stages` than all there is no last convolution: the map is that of the last of them, 112 channels
+    and H/16 after five. Unlike the package, training leaves out no blocks at random (drop connect)."""
 
-    def __init__(self, small_stem: bool = False) -> None:
+    def __init__(self, small_stem: bool = False, stages: int = len(STAGES)) -> None:
         super().__init__()
         self._conv_stem = SameConv2d(3, STEM, 3, stride=1 if small_stem else 2)
         self._bn0 = _norm(STEM)
         self._blocks = nn.ModuleList()
         inputs = STEM
-        for stage, (blocks, kernel, stride, expansion, outputs) in enumerate(STAGES):
+        for stage, (blocks, kernel, stride, expansion, outputs) in enumerate(STAGES[:stages]):
             first = 1 if small_stem and stage == 1 else stride
             for i in range(blocks):
                 self._blocks.append(Block(inputs, outputs, kernel, 1 if i else first, expansion))
                 inputs = outputs
-        self._conv_head = SameConv2d(inputs, HEAD, 1)
-        self._bn1 = _norm(HEAD)
-        self.out_channels = HEAD
+        self.whole = stages == len(STAGES)
+        if self.whole:
+            self._conv_head = SameConv2d(inputs, HEAD, 1)
+            self._bn1 = _norm(HEAD)
+        else:
+            later = tuple(f"_blocks.{i}." for i in range(len(self._blocks), sum(stage[0] for stage in STAGES)))
+            self.published = Published(elsewhere=(*Published.elsewhere, "_conv_head.", "_bn1.", *later))
+        self.out_channels = HEAD if self.whole else inputs
         self.init_weights()
 
     def features(self, x: Tensor) -> Tensor:
@@ -79,12 +91,13 @@ class EfficientNetLite0(Backbone):
             x = normed(self._bn0, self._conv_stem(x), then="relu6")
             for block in self._blocks:
                 x = block(x)
-            return normed(self._bn1, self._conv_head(x), then="relu6")
+            return normed(self._bn1, self._conv_head(x), then="relu6") if self.whole else x
 
     def imagenet(self) -> dict[str, Tensor]:
-        """Those of the model `imagenet`, which comes with fedreel, without its classifier."""
+        """Those of the model `imagenet`, which comes with fedreel, without its classifier and later stages."""
         tensors = load_file(HERE / "imagenet" / "model" / "global.safetensors")
-        return {n.removeprefix(_IN_ZOO): t.float() for n, t in tensors.items() if n.startswith(_IN_ZOO)}
+        named = {n.removeprefix(_IN_ZOO): t.float() for n, t in tensors.items() if n.startswith(_IN_ZOO)}
+        return {name: tensor for name, tensor in named.items() if not name.startswith(self.published.elsewhere)}
 
     def init_weights(self) -> None:
         """Kaiming by the outputs that an input reaches. A depthwise input reaches one channel only: counting all of

@@ -65,7 +65,7 @@ class Frames(Backbone):
     def __init__(self, image: Backbone, grid: int) -> None:
         super().__init__()
         self.image, self.grid = image, grid
-        self.out_channels = image.out_channels
+        self.out_channels, self.places = image.out_channels, grid**2
 
     def features(self, x: Tensor) -> Tensor:
         frames = x.transpose(1, 2).flatten(0, 1)

@@ -9,14 +9,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Head = Literal["linear", "motion", "attentive"]
+from fedreel.errors import RecipeError
+
+Head = Literal["linear", "motion", "changes", "attentive"]
+PARTS = 3  # of a clip: whether a change comes early or late
+THERE = 0.5  # the weight of what is there beside what changes
 BASE = 10_000.0  # of the wavelengths of positions, as in Vaswani et al. 2017
 
 
-def make_pool(head: Head, channels: int, width: int) -> Pool:
-    """The part of a head before its classifier; `width` is the attentive one's (0: as many as there are channels)."""
+def make_pool(head: Head, channels: int, width: int, places: int) -> Pool:
+    """The part of a head before its classifier; `width` is the attentive one's (0: as many as there are channels), and
+    of `places` the backbone has so many, whatever a clip's size (0: that depends on it)."""
     if head == "attentive":
         return Attentive(channels, width or channels)
+    if head == "changes":
+        if not places:
+            raise RecipeError(
+                "the head 'changes' tells places apart, and this backbone has no fixed number of them",
+                where="[task] head",
+                expected="linear, motion or attentive; or the backbone frames, with a grid",
+            )
+        return Changes(channels, places)
     return Motion(channels) if head == "motion" else Mean(channels)
 
 
@@ -60,6 +73,35 @@ class Motion(Pool):
         numbers = torch.cat([part.flatten(2).mean(2) for part in (seen, steps, late)], dim=1)
         normed: Tensor = self.norm(numbers)
         return normed
+
+
+class Changes(Pool):
+    """How much changes, where and when: of each channel at each place the mean step from one time to the next, whatever
+    its sign, in each part of the clip; and what is there, its mean. Each number is brought to mean 0 and deviation 1
+    over the clips, by a batch norm that has nothing to learn. Then what is there weighs half as much: a frozen network
+    knows rooms and clothes best, and of few clips a classifier would learn those. All is brought to a length of about
+    1, so that the same learning rate fits any number of places and channels."""
+
+    def __init__(self, channels: int, places: int) -> None:
+        super().__init__()
+        self.width = (PARTS + 1) * channels * places
+        self.norm = nn.BatchNorm1d(self.width, affine=False)
+
+    def forward(self, seen: Tensor) -> Tensor:
+        steps = (seen[:, :, 1:] - seen[:, :, :-1]).abs() if seen.shape[2] > 1 else torch.zeros_like(seen)
+        changes = torch.einsum("nctp,kt->nckp", steps, shares(steps.shape[2], PARTS, seen)).flatten(1)
+        normed: Tensor = self.norm(torch.cat([changes, seen.mean(2).flatten(1)], dim=1))
+        moving, there = normed.split([changes.shape[1], self.width - changes.shape[1]], dim=1)
+        return torch.cat([moving, THERE * there], dim=1) / math.sqrt(self.width)
+
+
+def shares(times: int, parts: int, like: Tensor) -> Tensor:
+    """(parts, times): the weights by which the mean of each of equal parts of the times is taken. Where times cannot be
+    shared out evenly, parts overlap; where there are fewer, one is in several parts."""
+    part, time = torch.arange(parts, device=like.device)[:, None], torch.arange(times, device=like.device)
+    first, stop = part * times // parts, ((part + 1) * times + parts - 1) // parts
+    inside = ((first <= time) & (time < stop)).to(like.dtype)
+    return inside / inside.sum(1, keepdim=True)
 
 
 class Attentive(Pool):

@@ -8,7 +8,8 @@ from typing import Any
 from fedreel.config import load_recipe
 from fedreel.errors import DataError
 from fedreel.reproduce import robust
-from fedreel.reproduce.spec import Choose, Row, Scale, Table
+from fedreel.reproduce.spec import Choose, Metrics, Row, Scale, Table
+from fedreel.runs.reading import read_summary
 
 # Three tries for each method, the default first, then values of its paper's range; methods without a setting of their
 # own vary the clients' rate.
@@ -46,7 +47,8 @@ def _row(name: str) -> Row:
 
 
 def _few(data: Path | None) -> tuple[Row, ...]:
-    """For every folder of clips SET-N: the recipe clips with each head, and the recipe that starts from nothing."""
+    """For every folder of clips SET-N: the recipe clips, the same with a head on less, and the recipe that starts from
+    nothing. Four tries each."""
     folders = sorted(p for p in data.iterdir() if p.is_dir() and p.name.rpartition("-")[2].isdigit()) if data else []
     if data is not None and not folders:
         raise DataError(
@@ -55,19 +57,23 @@ def _few(data: Path | None) -> tuple[Row, ...]:
             expected="folders SET-N, N labelled clips of each owner, as bench/few_clips.py lays them out",
         )
     folders.sort(key=lambda p: (p.name.rpartition("-")[0], int(p.name.rpartition("-")[2])))
-    heads: dict[str, dict[str, Any]] = {
-        f"clips, {head}": {"task.head": head} for head in ("motion", "linear", "attentive")
+    whole = {"task.backbone.grid": 1, "task.backbone.image.stages": 7}
+    recipes: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
+        "clips": ({}, {"train.lr": (3.0, 10.0, 30.0, 100.0)}),  # the head changes
+        "clips, motion": (
+            {**whole, "task.head": "motion", "train.lr": 0.01, "train.weight_decay": 0.01},
+            {"train.lr": (0.01, 0.001), "train.weight_decay": (0.01, 0.0)},
+        ),
+        "from scratch": (_from_scratch(), {"train.lr": (0.1, 0.03), "train.epochs": (2, 6)}),
     }
-    heads["clips, attentive"] |= {"task.head_width": 128, "train.optimizer": "adamw", "train.momentum": 0.0}
-    recipes: dict[str, dict[str, Any]] = {**heads, "from scratch": _from_scratch()}
-    grids = {name: {"train.lr": (0.1, 0.03) if name == "from scratch" else (0.001, 0.01)} for name in recipes}
     places: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"data.source": str(p.resolve())}, dict(zip(("set", "clips"), p.name.rsplit("-", 1)))) for p in folders
     ] or [({}, {"set": "playground"})]
+    rounds = {"from scratch": {"round.rounds": load_recipe("recognition").round.rounds}}
     return tuple(
-        Row(name, {**settings, **source}, setting, grid=grids[name])
+        Row(name, {**settings, **source}, setting, grid=grid, usual=rounds.get(name, {}))
         for source, setting in places
-        for name, settings in recipes.items()
+        for name, (settings, grid) in recipes.items()
     )
 
 
@@ -90,22 +96,67 @@ def _from_scratch() -> dict[str, Any]:
     recipe = load_recipe("recognition")
     task = {f"task.{key}": value for key, value in recipe.task.items() if key != "name"}
     train = {f"train.{key}": getattr(recipe.train, key) for key in ("epochs", "batch_size", "lr", "weight_decay")}
-    return {**task, **train, "task.head": "linear", "round.rounds": recipe.round.rounds}
+    return {**task, **train, "task.head": "linear"}
 
 
 _CAP = 2.0  # about twice the farthest that an honest client moves (round.divergence)
+
+
+def calibration(run: Path) -> Metrics:
+    """The expected calibration error on held-out clips, at the model's own confidence and at the temperature that was
+    fitted to the other half of them; see docs/confidence.md."""
+    told = read_summary(run).get("trust", {})
+    return {name: float(told[name]) for name in ("ece_uncalibrated", "ece") if name in told}
+
+
+def traffic(run: Path) -> Metrics:
+    """What all clients sent in training, in MB."""
+    return {"sent": read_summary(run)["bytes_up"] / 1e6}
+
+
+# Everything of the published image network over frames, or a part: same first weights, same tries.
+_TUNE_RATES: dict[str, tuple[Any, ...]] = {"train.lr": (0.01, 0.03, 0.1, 0.003)}
+_TUNED = {
+    "task.head": "linear",
+    "task.frames": 8,
+    "task.size": 96,
+    "task.backbone.grid": 1,
+    "task.backbone.image.stages": 7,
+    "train.epochs": 1,
+    "train.lr": 0.01,
+    "round.rounds": 15,
+}
 _HELD_OUT = Choose("loss", {"data.validate": True}, "a part of the training clips", higher=False)
 TABLES = {
     "few": Table(
         rows=_few,
-        metrics=("top1", "top1_clients"),
+        metrics=("top1", "top1_clients", "ece_uncalibrated", "ece"),
+        derive=(calibration,),
         scales={
             "smoke": Scale("clips", (0,), {"round.rounds": 1, "task.frames": 4, "task.size": 32, "data.size": "tiny"}),
             "small": Scale("clips", (0, 1, 2), choose_given=_HELD_OUT),
         },
         notes=(
             "top1 in percent on the owners' test clips; seeds differ in first weights and in the order of batches",
-            "rates are chosen by the loss on a part of the training clips; each head is a row of its own",
+            "settings are chosen by the loss on a part of the training clips, four tries for every row",
+            "ece: the expected calibration error, in percent, before and after a temperature was fitted to other clips",
+        ),
+        factor=100.0,
+    ),
+    "tune": Table(
+        rows=tuple(Row(how, {"task.backbone.tune": how}, grid=_TUNE_RATES) for how in ("all", "lora", "norm", "head")),
+        metrics=("top1", "loss", "sent"),
+        derive=(traffic,),
+        plain=("loss", "sent"),
+        settings=_TUNED,
+        scales={
+            "smoke": Scale("clips", (0,), {"round.rounds": 1, "task.frames": 2, "task.size": 32, "data.size": "tiny"}),
+            "small": Scale("clips", (0, 1, 2), choose_given=_HELD_OUT),
+        },
+        notes=(
+            "top1 in percent on the owners' test clips; EfficientNet-Lite0 over 8 frames of 96 pixels, its mean, and a "
+            "linear classifier; 15 rounds of one epoch",
+            "sent: what all clients sent in training, in MB",
         ),
         factor=100.0,
     ),

@@ -49,7 +49,8 @@ def _finding(one: Ask, places: Places) -> Html:
         place = (whole, moment["start"]) if whole else (address_of("results", f"{one.id}/moments/{clip}"), 0.0)
         text = f"{clock(moment['start'])} – {clock(moment['end'])}"
         keep = el("a", "download", href=address_of("results", f"{one.id}/moments/{clip}", True))
-        said = f"{100 * moment['score']:.1f} %"
+        likely = found.get("scale") != "likeness"
+        said = f"{100 * moment['score']:.1f} %" if likely else f"likeness {moment['score']:.2f}"
         items.append(_moment(one, places, number, text, said, place, number == 0, keep))
     first = whole or (address_of("results", f"{one.id}/moments/{one.answer['clips'][0]}") if items else "")
     none = el("p", "Nothing was found.", class_="empty") if not items else None

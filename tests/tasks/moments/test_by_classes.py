@@ -12,6 +12,10 @@ import fedreel
 from fedreel.data.features import make_features
 from fedreel.errors import DataError, RecipeError
 from fedreel.tasks.moments.by_classes import spans
+from fedreel.tasks.moments.page import draw_page
+from fedreel.tasks.moments.result import Finding, Moment, Scale
+from fedreel.tasks.vision.named import NamedClasses
+from fedreel.zoo import HERE
 from support.films import film, numbered
 
 
@@ -48,3 +52,37 @@ def test_what_cannot_be_answered_is_refused(tmp_path: Path) -> None:
         fedreel.find(video, "犬", "fights")
     with pytest.raises(RecipeError, match="looks at them itself"):
         fedreel.find(video, "a fight", "fights", features=make_features("plain"))
+
+
+@pytest.mark.parametrize("scale", ["probability", "likeness"])
+def test_page_and_lines_call_scores_what_they_are(tmp_path: Path, scale: Scale) -> None:
+    moments = [Moment(0.0, 1.5, 0.1625, 1, 0, 14), Moment(2.0, 2.5, 0.0004, 2, 20, 24)]
+    finding = Finding(
+        source=tmp_path / "film.mp4",
+        run=tmp_path / "run",
+        client="",
+        notes=[],
+        sentence="a car",
+        features="names of classes",
+        seconds=3.0,
+        moments=moments,
+        inside=[0.1, 0.2, 0.0],
+        unknown=[],
+        scale=scale,
+    )
+    page = draw_page(finding, {}, [], tmp_path)
+    likely = scale == "probability"
+    assert ("most likely" in page) == ("100 %" in page) == ("score under 0.1 %" in page) == likely
+    assert ("most alike" in page) == ("likeness 0.16" in page) == ("no probability" in page) != likely
+    assert [line.endswith("%") for line in finding.lines()] == [likely, likely]
+
+
+def test_what_is_no_more_like_the_sentence_than_one_class_in_twenty_is_doubted() -> None:
+    classes = NamedClasses(fedreel.load("imagenet"), HERE / "imagenet")
+    alike = np.sort(classes.vectors @ classes.sentence("a person waves a hand"))
+    assert len(alike) == 1000
+    (note,) = classes.doubt("a person waves a hand", float(alike[948]))  # 51 of 1,000 are at least as like it
+    assert note.startswith("probably nothing of it is to be seen")
+    assert classes.doubt("a person waves a hand", float(alike[951])) == []
+    few = NamedClasses(fedreel.load("fights"), HERE / "fights")
+    assert few.doubt("a person waves a hand", -1.0) == []  # two classes say nothing about luck

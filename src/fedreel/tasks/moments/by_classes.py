@@ -27,7 +27,7 @@ from fedreel.tasks.vision.contrast import Contrasting
 from fedreel.tasks.vision.named import NamedClasses
 
 FPS = 2.0  # steps a second
-LIKENESS = "scores say how alike what is seen and the sentence are named; they are no probabilities"
+LIKENESS = "scores say how alike what is seen and the sentence are named, 1 at most; they are no probabilities"
 
 
 def find_by_classes(request: Request, sentence: str, top: int, features: Features | None = None) -> Finding:
@@ -45,7 +45,7 @@ def find_by_classes(request: Request, sentence: str, top: int, features: Feature
     bounds = np.array([steps.line.seconds(int(frame)) for frame in [*steps.starts, steps.line.n_frames]])
     moments = moments_of(spans(likeness, bounds, top), steps.line)
     record = read_trust(request.run, loaded, client)
-    about = [*record.notes, classes.note(sentence), LIKENESS]
+    about = [*record.notes, classes.note(sentence), LIKENESS, *classes.doubt(sentence, float(likeness.max()))]
     finding = Finding(
         source=request.source,
         run=request.run,
@@ -58,6 +58,7 @@ def find_by_classes(request: Request, sentence: str, top: int, features: Feature
         moments=moments,
         inside=likeness.clip(0, 1).tolist(),
         unknown=[word for word in sentence.split() if classes.words.unknown in classes.words.pieces(word)],
+        scale="likeness",
     )
     return write(finding, steps.line, places, request.tell)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from fedreel.machine.words import clock
 from fedreel.tasks.use.result import Result
 
+Scale = Literal["probability", "likeness"]
+
 
 @dataclass(frozen=True)
 class Moment:
-    """A stretch of a video, in seconds from its beginning, and how likely the model finds it."""
+    """A stretch of a video, in seconds from its beginning, and how well it fits."""
 
     start: float
     end: float
@@ -37,9 +40,18 @@ class Finding(Result):
     sentence: str
     features: str
     seconds: float  # of the video
-    moments: list[Moment]  # the likeliest first
-    inside: list[float]  # over equal windows of the video, the probability to be inside the moment
+    moments: list[Moment]  # the best first
+    inside: list[float]  # over equal windows of the video, the probability to be inside the moment, or the likeness
     unknown: list[str]  # words of the sentence that the model does not know
+    scale: Scale = "probability"  # of the scores; likeness: the cosine between what is seen and the sentence, in words
 
     def lines(self) -> list[str]:
-        return [f"{m.rank:>2}  {clock(m.start)} - {clock(m.end)}  {100 * m.score:5.1f} %" for m in self.moments]
+        likely = self.scale == "probability"
+        scores = [f"{100 * m.score:5.1f} %" if likely else self.in_words(m) for m in self.moments]
+        return [f"{m.rank:>2}  {clock(m.start)} - {clock(m.end)}  {score}" for m, score in zip(self.moments, scores)]
+
+    def in_words(self, moment: Moment) -> str:
+        """Its score. A probability is told to a tenth of a percent, and what is less is not nothing."""
+        if self.scale == "likeness":
+            return f"likeness {moment.score:.2f}"
+        return "score under 0.1 %" if 0 < moment.score < 0.0005 else f"score {100 * moment.score:.1f} %"

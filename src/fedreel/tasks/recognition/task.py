@@ -39,7 +39,8 @@ class Recognition(Contrasting, Embeds):
     backbone: BackboneConfig = field(default_factory=R3DConfig)
     frames: int = 8
     size: int = 32
-    head: Head = "linear"  # on the mean of what the backbone sees; motion: on its mean and changes; attentive: V-JEPA's
+    head: Head = "linear"  # on the mean of what the backbone sees; motion: on its mean and changes; changes: on where
+    # and when how much changes, and on what is there; attentive: V-JEPA's
     head_width: int = 0  # of the attentive head; 0: as many numbers as the backbone has
     dropout: float = 0.0
     projection: int = 0  # > 0: two layers of this output before the classifier, where MOON contrasts

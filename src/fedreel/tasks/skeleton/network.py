@@ -73,7 +73,7 @@ class SkeletonBackbone(Backbone):
     blocks is (N * M, C, T, V), channels last in memory: twice as fast on CPUs. Files of weights need have no topology
     but the skeleton's own, and no neck."""
 
-    published: ClassVar[Published] = Published(
+    published: Published = Published(
         optional=FSARS,
         hint="take the file of the same network, or set width, features and task.joints to those of the file",
     )

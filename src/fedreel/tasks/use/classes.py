@@ -56,4 +56,7 @@ def recording_file(source: Path) -> Path:
 
 def other_model(kind: str) -> str:
     """What to do with a file of this kind."""
-    return f"give --model a run of the task {KINDS[kind][1]}"
+    task = KINDS[kind][1]
+    if task == "skeleton":
+        return "give --model a run of the task skeleton; none comes with fedreel: `fedreel run fsar` trains one"
+    return f"leave --model out, or give it a run of the task {task}"

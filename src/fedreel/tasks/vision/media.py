@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+
+from fedreel.media.images import FORMATS, SUFFIXES, decoded, image_files
 
 
 @dataclass(frozen=True)
@@ -35,3 +38,24 @@ class Medium:
     @property
     def expected(self) -> str:
         return f"{self.one} ({self.formats}), or a folder of {self.many}"
+
+
+def image_medium(side: int) -> Medium:
+    """Images, scaled to squares of so many pixels."""
+    return Medium(
+        one="an image",
+        many="images",
+        suffixes=SUFFIXES,
+        formats=", ".join(FORMATS),
+        batch=64,
+        side=side,
+        frames=None,
+        files=image_files,
+        readings=partial(_images, side=side),
+        mend="get the file anew, or open it in another program and save it as PNG",
+    )
+
+
+def _images(paths: Sequence[Path], side: int) -> Iterator[Seen | str]:
+    for pixels in decoded(paths, side):
+        yield pixels if isinstance(pixels, str) else Seen(pixels)

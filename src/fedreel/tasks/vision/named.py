@@ -20,6 +20,7 @@ from fedreel.tasks.vision.recognize import check_classes, class_names
 
 LIKELIEST = 10  # classes that count
 TOLD = 3  # classes that a note names
+RARE, ENOUGH = 0.05, 100  # the share of classes that may be as like a sentence by luck, and how many tell that
 
 
 class NamedClasses:
@@ -61,6 +62,17 @@ class NamedClasses:
         parts = [word for word in text.split() if len(self.words.pieces(word)) > 1]
         spelled = f"; read by parts, and perhaps wrongly: {', '.join(parts)}" if parts else ""
         return f"the model knows no sentences; of its {len(self.names)} classes most like this one: {near}{spelled}"
+
+    def doubt(self, text: str, best: float) -> list[str]:
+        """What a user must know where the best that was found is not much like the sentence: what classes that were
+        drawn at random are called would be as like it."""
+        if len(self.names) < ENOUGH:
+            return []
+        usual = float(np.quantile(self.vectors @ self.sentence(text), 1 - RARE))
+        if best > usual:
+            return []
+        said = f"at most {max(best, 0):.2f}, and the names of {100 * RARE:.0f} % of all classes are more like it than"
+        return [f"probably nothing of it is to be seen: what is seen is like the sentence by {said} {usual:.2f}"]
 
     def _vectors(self, texts: Sequence[str]) -> np.ndarray:
         return np.stack([mean_vector(vectors) for vectors in self.words(texts)])

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from fedreel.errors import DataError, FedreelError
-from fedreel.tasks.skeleton.motions import read_motion
-from fedreel.tasks.skeleton.poses import find
+from fedreel.tasks.skeleton.motions import read_motion, read_set
+from fedreel.tasks.skeleton.poses import find, folder
 from fedreel.tasks.skeleton.poses.command import poses
 from fedreel.tasks.skeleton.poses.detector import Detection
 from fedreel.tasks.skeleton.poses.estimate import as_npz, estimate
@@ -112,6 +112,38 @@ def test_a_video_is_what_its_own_skeletons_are(video: Path, tmp_path: Path, monk
     assert by_video.fps == by_file.fps == 10
     assert any("BlazePose" in note for note in by_video.notes)
     assert "<image " in (tmp_path / "p.html").read_text()
+
+
+def test_a_folder_of_videos_becomes_a_set_for_every_owner(
+    video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "BlazePose", Puppet)
+    monkeypatch.setattr(find, "find_weights", lambda *_: Weights(b"", b"", tmp_path))
+    videos = tmp_path / "videos"
+    for place in ("ann/jump/1.mp4", "ann/run/1.mp4", "ben/run/2.mp4"):
+        (videos / place).parent.mkdir(parents=True)
+        (videos / place).write_bytes(video.read_bytes())
+    film(videos / "ben" / "run" / "empty.mp4", [np.zeros((32, 32, 3), np.uint8)] * 4)
+    result = poses(videos, out=tmp_path / "sets", page=tmp_path / "a.html", people=1)
+    assert [file.name for file in result.files] == ["ann.npz", "ben.npz", "a.html"]
+    assert result.lines() == [
+        f"{place:14}  1 person in 12 frames" for place in ("ann/jump/1.mp4", "ann/run/1.mp4", "ben/run/2.mp4")
+    ]
+    assert result.remarks() == ["skipped ben/run/empty.mp4: nobody is seen in this video"]
+    ann, ben = (read_set(tmp_path / "sets" / name) for name in ("ann.npz", "ben.npz"))
+    assert [(m.name, ann.classes[m.label], m.subject) for m in ann.motions] == [
+        ("ann/jump/1", "jump", "ann"),
+        ("ann/run/1", "run", "ann"),
+    ]
+    assert (ben.classes, len(ben.motions)) == (("run",), 1)
+    np.testing.assert_allclose(ben.motions[0].frames, estimate(video, Puppet(), 1).joints, atol=1e-6)  # type: ignore[arg-type]
+    page = (tmp_path / "a.html").read_text()
+    assert "3 videos with people" in page
+    assert "empty.mp4" in page
+    poses(videos, out=tmp_path / "all.npz")
+    assert len(read_set(tmp_path / "all.npz").motions) == 3
+    with pytest.raises(DataError, match="would lie in the folder"):
+        poses(videos, out=videos / "sets")
 
 
 def _weights() -> Weights | None:

@@ -1,4 +1,4 @@
-"""`fedreel poses` and `fedreel.poses`: a video in, the moving skeletons of its people out."""
+"""`fedreel poses` and `fedreel.poses`: a video in, or a folder of them, the moving skeletons of its people out."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Annotated
 import typer
 
 from fedreel.machine.progress import Tell
+from fedreel.tasks.skeleton.poses.folder import PosesAlbum
 from fedreel.tasks.skeleton.poses.result import PosesResult
 from fedreel.tasks.use.options import Json, Page, Place, out_is, source_is
 
+OUT = "Write the skeletons to this npz file; those of a folder of videos to a folder too, a file for each owner."
+
 
 def poses(
-    source: Annotated[Place, source_is("A video file.")],
+    source: Annotated[Place, source_is("A video file, or a folder of videos.")],
     *,
-    out: Annotated[Place | None, out_is("Write the skeletons to this npz file.")] = None,
+    out: Annotated[Place | None, out_is(OUT)] = None,
     page: Page = None,
     json: Json = None,
     people: Annotated[int, typer.Option(help="How many people are followed at most.")] = 2,
@@ -24,7 +27,7 @@ def poses(
         Place | None, typer.Option("--weights", help="The tarball of `npm pack @mediapipe/pose`, or its folder.")
     ] = None,
     tell: Tell | None = None,
-) -> PosesResult:
+) -> PosesResult | PosesAlbum:
     """Find the people of a video as moving skeletons, which `fedreel recognize` reads; and draw them over the video."""
     from fedreel.tasks.skeleton.poses.find import find_poses
 

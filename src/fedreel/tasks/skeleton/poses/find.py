@@ -8,6 +8,7 @@ from fedreel.errors import DataError
 from fedreel.machine.progress import Tell
 from fedreel.tasks.skeleton.joints import KINECT_V2
 from fedreel.tasks.skeleton.poses.estimate import Poses, as_npz, estimate
+from fedreel.tasks.skeleton.poses.folder import PosesAlbum, folder_poses
 from fedreel.tasks.skeleton.poses.networks import BlazePose
 from fedreel.tasks.skeleton.poses.page import draw_page
 from fedreel.tasks.skeleton.poses.result import PosesResult
@@ -27,11 +28,17 @@ def find_poses(
     people: int = PEOPLE,
     detail: str = DETAIL,
     tell: Tell | None = None,
-) -> PosesResult:
-    """Follow the people of a video; `out` gets the file of skeletons."""
+) -> PosesResult | PosesAlbum:
+    """Follow the people of a video; `out` gets the file of skeletons. Or of all videos below a folder: then it may be a
+    folder too, which gets a file for every owner."""
+    named = out is None or out.suffix.lower() == ".npz"
+    if source.is_dir():
+        places = Places("the files of skeletons", out, page, json, folder=not named)
+        places.check(source, "folder")
+        return folder_poses(source, places, find_weights(detail, weights), people, detail, tell)
     places = Places("the file of skeletons", out, page, json)
     places.check(source, "video")
-    if out is not None and out.suffix.lower() != ".npz":
+    if not named:
         raise DataError("skeletons are written as npz", where=str(out), expected="a name ending in .npz")
     given = find_weights(detail, weights)
     found = estimate(source, BlazePose(given), people, tell)
