@@ -41,7 +41,8 @@ class Owners(Population):
         self.clients = tuple(map(str, range(CLIENTS)))
 
     def data(self, client: str) -> ClientData:
-        return ClientData(self.windows, Windows(Held((), SIDE, torch.device(DEVICE)), self.windows.asks))
+        nothing = Windows(Held((), SIDE, torch.device(DEVICE)), self.windows.asks)
+        return ClientData(self.windows, nothing, {"frames": float(len(self.windows) * self.windows.asks.span)})
 
 
 @dataclass(frozen=True)

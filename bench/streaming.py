@@ -45,7 +45,8 @@ class Owners(Population):
 
     def data(self, client: str) -> ClientData:
         rows = range(int(client), len(self.source), CLIENTS)
-        return ClientData(lambda: self.task.windows(self.source, rows), lambda: self.task.windows(self.source, []))
+        train, test = (lambda: self.task.windows(self.source, rows)), (lambda: self.task.windows(self.source, []))
+        return ClientData(train, test, {"frames": float(FRAMES * len(rows))})
 
 
 @dataclass(frozen=True)

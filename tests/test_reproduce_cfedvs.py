@@ -41,6 +41,15 @@ def test_sets_are_known_and_the_proxy_is_of_the_other_where_features_agree(tmp_p
     assert len({*TVSUM_FRAMES}) == 50
 
 
+@pytest.mark.parametrize("name", ["table1", "fig2", "fig7"])
+def test_the_playgrounds_videos_are_cut_where_they_are_dealt_out(name: str) -> None:
+    """It has three videos of its rarest category: of whole ones, four clients could not have any each."""
+    rows = TABLES[name].rows_for(None)
+    assert rows
+    assert all(row.usual["task.fragments"] == 3 for row in rows)
+    assert not any("task.fragments" in row.usual for row in TABLES["table2"].rows_for(None))
+
+
 def test_printed_numbers_stand_beside_their_own_set_only(tmp_path: Path) -> None:
     write(tmp_path / "a.h5", NAMES)
     rows = TABLES["table2"].rows_for(tmp_path)

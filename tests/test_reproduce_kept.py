@@ -130,6 +130,22 @@ def test_a_table_that_reads_whole_runs_has_its_cells_run(ran: Any, sweep: Sweep,
     assert ran == ALL + ALL[3:]
 
 
+def test_a_cell_is_kept_as_soon_as_it_is_finished(
+    ran: list[tuple[float, int]], sweep: Sweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A process that is killed has no time to write anything."""
+    really, lines = fedreel.api.run, []
+
+    def counts(*args: Any, **named: Any) -> None:
+        path = tmp_path / "cells.jsonl"
+        lines.append(len(path.read_text().splitlines()) if path.exists() else 0)
+        really(*args, **named)
+
+    monkeypatch.setattr(fedreel.api, "run", counts)
+    sweep("here")
+    assert lines == [0, *range(2, len(ALL) + 1)]  # the first line names the data
+
+
 def test_what_was_finished_before_an_interruption_is_kept(
     ran: list[tuple[float, int]], sweep: Sweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,10 +65,12 @@ GRID = {"train.lr": (1e-4, 5e-4), "train.epochs": (4, 1)}  # of all rows, each b
 
 
 def row(of: VideoSet, name: str, settings: Mapping[str, Any], setting: Mapping[str, Any], **more: Any) -> Row:
-    """A row of one set, with as many groups as the paper has for it where its method groups clients."""
+    """A row of one set, with as many groups as the paper has for it where its method groups clients. The playground's
+    videos are cut only where they are dealt out: its owners have enough of them."""
     groups = {"method.groups": of.groups} if settings.get("method.name") in GROUPING else {}
+    parts = {"task.fragments": of.fragments} if "data.partition" in settings and not of.path else {}
     settings = {**settings, **of.source}
-    return Row(name, settings, {**of.label, **setting}, usual={**of.usual, **groups}, **more)
+    return Row(name, settings, {**of.label, **setting}, usual={**of.usual, **groups, **parts}, **more)
 
 
 def classes(n: int, clients: int = 10) -> dict[str, Any]:

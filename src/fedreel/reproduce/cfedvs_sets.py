@@ -55,7 +55,7 @@ class VideoSet:
         return f"{self.name}: proxy {shared}, which no client trains on; tau and rho against {against}{whole}"
 
 
-PLAYGROUND = VideoSet("playground", (), (1, 4), 10, 3, (2, 3, 4), 0)
+PLAYGROUND = VideoSet("playground", (), (1, 4), 10, 3, (2, 3, 4), 0, 3)
 TVSUM = VideoSet("TVSum", (1, 2, 4), (1, 4), 10, 3, (2, 3, 4), 2, 3)
 SUMME = VideoSet("SumMe", (1, 2), (1, 2), 3, 2, (2, 3), 1, 4)
 

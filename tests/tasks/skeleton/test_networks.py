@@ -19,7 +19,13 @@ from fedreel.tasks.skeleton.joints import KINECT_V1, KINECT_V2, Joints
 from fedreel.tasks.skeleton.msg3d import SCALES, WINDOW_SCALES, MSG3DConfig, Window, window_shares
 from fedreel.tasks.skeleton.mstgcn import Layer as MSTLayer
 from fedreel.tasks.skeleton.mstgcn import MSTGCNConfig
-from fedreel.tasks.skeleton.network import Skeleton, SkeletonBackbone, SkeletonConfig
+from fedreel.tasks.skeleton.network import (
+    Skeleton,
+    SkeletonBackbone,
+    SkeletonConfig,
+    spread_at_once,
+    spread_by_frame,
+)
 from fedreel.tasks.skeleton.stgcn import STGCNConfig
 from fedreel.tasks.skeleton.temporal import Branches, Timewise
 
@@ -85,6 +91,20 @@ def test_the_blocks_one_by_one_are_the_network_bit_for_bit(which: str, training:
         lengths.append(h.shape[2])
     assert torch.equal(net.leave(h, 2), net(x))
     assert lengths == [13, 7, 4]
+
+
+@pytest.mark.parametrize("spread", [spread_at_once, spread_by_frame])
+def test_maps_move_along_their_matrices_and_add_up(spread: Callable[[Tensor, Tensor], Tensor]) -> None:
+    maps, matrices = torch.randn(2, 3 * 4, 5, 7), torch.randn(3, 7, 6)
+    expected = torch.einsum("nkctv,kvw->nctw", maps.view(2, 3, 4, 5, 7), matrices)
+    together = maps.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(spread(together, matrices), expected)
+
+
+def test_on_a_gpu_maps_are_moved_with_channels_together() -> None:
+    """Else the batch norm and the convolution that follow would each copy them."""
+    maps = torch.randn(2, 3 * 4, 5, 7).to(memory_format=torch.channels_last)
+    assert spread_by_frame(maps, torch.randn(3, 7, 7)).is_contiguous(memory_format=torch.channels_last)
 
 
 @every_network

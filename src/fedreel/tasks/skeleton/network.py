@@ -136,9 +136,25 @@ class Pointwise(nn.Conv2d):
 
 def spread(maps: Tensor, matrices: Tensor) -> Tensor:
     """Move K feature maps, the channels of (N, K * C, T, V), along their matrices (K, V, W) and add them up:
-    (N, C, T, W). One large product: many small ones, as a product of batches would make without gradients, are slow."""
+    (N, C, T, W)."""
+    return spread_by_frame(maps, matrices) if maps.is_cuda else spread_at_once(maps, matrices)
+
+
+def spread_at_once(maps: Tensor, matrices: Tensor) -> Tensor:
+    """For CPUs, by one large product: many small ones, as a product of batches would make without gradients, are
+    slow there."""
     n, _, t, v = maps.shape
     k, _, w = matrices.shape
     rows = maps.permute(0, 2, 3, 1).reshape(n, t, v * k, -1).transpose(2, 3)
     moved = rows.reshape(-1, v * k) @ matrices.transpose(0, 1).reshape(v * k, w)
     return moved.view(n, t, -1, w).permute(0, 2, 1, 3)
+
+
+def spread_by_frame(maps: Tensor, matrices: Tensor) -> Tensor:
+    """For GPUs, by a product for every frame: maps are not copied, and channels come out together in memory, as what
+    follows wants them."""
+    n, _, t, v = maps.shape
+    k, _, w = matrices.shape
+    rows = maps.permute(0, 2, 3, 1).reshape(n * t, v * k, -1)
+    along = matrices.permute(2, 1, 0).reshape(w, v * k).expand(n * t, -1, -1)
+    return torch.bmm(along, rows).view(n, t, w, -1).permute(0, 3, 1, 2)

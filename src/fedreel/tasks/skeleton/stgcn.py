@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedreel.kernels.norm import normed
 from fedreel.models.backbone import Published
 from fedreel.models.pretrained import load_pretrained
 from fedreel.tasks.skeleton.layered import LayeredBackbone, LayeredConfig
@@ -69,8 +70,9 @@ class Layer(nn.Module):
         self.residual = None if first else shortcut(channels, out, stride)
 
     def forward(self, x: Tensor, matrices: Tensor) -> Tensor:
-        h = F.relu(self.spatial_bn(spread(self.spatial(x), matrices * self.importance)))
-        h = self.temporal_bn(self.temporal(h))
-        if self.dropout:
-            h = F.dropout(h, self.dropout, self.training)
-        return F.relu(h if self.residual is None else h + self.residual(x))
+        h = normed(self.spatial_bn, spread(self.spatial(x), matrices * self.importance), then="relu")
+        h, beside = self.temporal(h), None if self.residual is None else self.residual(x)
+        if not self.dropout:
+            return normed(self.temporal_bn, h, beside, "relu")
+        h = F.dropout(self.temporal_bn(h), self.dropout, self.training)
+        return F.relu(h if beside is None else h + beside)
