@@ -40,7 +40,7 @@ FORMS = {
     "top-k": ["transfer.up=top-k"],
     "top-k, no feedback": ["transfer.up=top-k", "transfer.feedback=false"],
 }
-MEASURES = {"recognition": "top1", "cfedvs": "fscore", "fsar": "top1", "fedlid": "top1"}
+MEASURES = {"recognition": "top1", "cfedvs": "f1", "fsar": "top1", "fedlid": "top1"}
 
 
 def main() -> None:
@@ -77,7 +77,9 @@ def trained(system: str, seed: int, settings: Sequence[str]) -> dict[str, Any]:
     given = [f"seed={seed}", f"data.seed={seed}", "device=cpu", "round.trust=false", *settings]
     rounds = load_recipe(system, given).round.rounds
     with tempfile.TemporaryDirectory() as folder:
-        return run(load_recipe(system, [*given, f"round.evaluate_every={rounds}"]), Path(folder) / "run").summary
+        return run(
+            load_recipe(system, [*given, f"round.evaluate_every={rounds}"]), Path(folder) / "run", quiet=True
+        ).summary
 
 
 def show_codes() -> None:

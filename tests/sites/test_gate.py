@@ -34,8 +34,9 @@ import uvicorn
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.applications import Starlette
+from starlette.responses import Response
 
-from fedreel.sites import gate, keys, listening, visitors
+from fedreel.sites import gate, keys, listening, repeats, visitors
 
 
 @dataclass
@@ -346,6 +347,66 @@ def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, monkeypatch: pyte
 
     asyncio.run(asked())
     assert sent[0]["status"] == 408
+
+
+def test_a_piece_that_is_sent_again_is_passed_on_once_and_has_the_same_answer(
+    tmp_path: Path, certificates: Path, inner: Inner
+) -> None:
+    """As after a line that broke before the answer: the SuperLink would say that it has not stored it."""
+    piece, other = Asked(repeats.PIECES, body=(b"one",)), Asked(repeats.PIECES, body=(b"two",))
+    answers = ask(tmp_path, certificates, inner.port, piece, piece, other, piece)
+    assert [(a.status, a.body) for a in answers] == [(200, b"eno"), (200, b"eno"), (200, b"owt"), (200, b"eno")]
+    assert [body for _, body, _ in inner.asked] == [b"one", b"two"]
+    inner.asked.clear()
+    again = [Asked("/v1/fleet/pull-messages", body=(b"x",))] * 2  # what is the same whenever it is asked
+    again += [Asked(repeats.PIECES, body=(b"teapot",))] * 2  # what was refused may be tried again
+    ask(tmp_path, certificates, inner.port, *again)
+    assert len(inner.asked) == 4
+
+
+def test_a_piece_that_comes_again_before_its_answer_waits_for_it() -> None:
+    async def both() -> tuple[list[Response], int]:
+        seen, made = repeats.Repeats(), list[int]()
+
+        async def pass_on() -> Response:
+            made.append(1)
+            await asyncio.sleep(0.01)
+            return Response(b"stored")
+
+        first = asyncio.ensure_future(seen.once("north", repeats.PIECES, b"piece", pass_on))
+        await asyncio.sleep(0)
+        first.cancel()  # its line broke
+        answers = await asyncio.gather(*(seen.once("north", repeats.PIECES, b"piece", pass_on) for _ in range(2)))
+        await seen.once("south", repeats.PIECES, b"piece", pass_on)  # another site's own
+        for number in range(1000):
+            await seen.once("west", "/other", bytes(number), lambda: asyncio.sleep(0, Response()))
+        return [*answers], len(made)
+
+    answers, passed_on = asyncio.run(both())
+    assert [bytes(answer.body) for answer in answers] == [b"stored"] * 2
+    assert passed_on == 2
+
+
+def test_a_site_that_is_cut_off_in_the_middle_is_no_error_of_ours(tmp_path: Path) -> None:
+    enroll(tmp_path)
+    sent: list[Any] = []
+
+    async def asked() -> None:
+        app = gate.make_app(tmp_path, "https://127.0.0.1:1", ssl.create_default_context())
+        head = [(k.encode(), v.encode()) for k, v in signed().items()]
+        scope = {"type": "http", "method": "POST", "path": "/v1/fleet/x", "headers": head, "query_string": b""}
+        came = iter([{"type": "http.request", "body": b"half", "more_body": True}, {"type": "http.disconnect"}])
+
+        async def receive() -> Any:
+            return next(came)
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await app(scope, receive, send)
+
+    asyncio.run(asked())
+    assert sent[0]["status"] == 400
 
 
 def test_a_site_brings_no_more_than_its_share_of_an_hour(

@@ -17,12 +17,13 @@ from pathlib import Path
 import httpx
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from fedreel import __version__
 from fedreel.sites.listening import Prompt, listen
+from fedreel.sites.repeats import Repeats
 from fedreel.sites.server import ServerFolder
 from fedreel.sites.visitors import Visitors, is_its_own
 
@@ -39,7 +40,7 @@ def make_app(folder: Path, link: str, verify: ssl.SSLContext, hourly: float = 0.
     """The gate in front of the SuperLink at `link`, for the server of this folder. A site may bring so many bytes in an
     hour; 0: any number."""
     client = httpx.AsyncClient(base_url=link, verify=verify, timeout=120, trust_env=False)
-    visitors = Visitors(folder, hourly)
+    visitors, repeats = Visitors(folder, hourly), Repeats()
 
     async def fleet(request: Request) -> Response:
         path = request.scope["path"]
@@ -59,13 +60,15 @@ def make_app(folder: Path, link: str, verify: ssl.SSLContext, hourly: float = 0.
                 body = await asyncio.wait_for(_body(request), _BODY)
             except asyncio.TimeoutError:
                 return Response("too slow", 408, _CLOSE)
+            except ClientDisconnect:
+                return Response("gone", 400, _CLOSE)  # which nobody hears
             if body is None:
                 return Response("too large", 413, _CLOSE)
             visitors.brought(site, len(body))
             if not is_its_own(path, body):
                 _log.warning("the site '%s' has sent an answer in another's name", site)
                 return Response("another's name", 403, _CLOSE)
-            return await pass_on(request, path, body)
+            return await repeats.once(site, path, body, lambda: pass_on(request, path, body))
 
     async def pass_on(request: Request, path: str, body: bytes) -> Response:
         headers = [(k, v) for k, v in request.headers.items() if k not in _DROPPED]
