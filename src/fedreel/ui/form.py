@@ -14,6 +14,7 @@ from typing import Any
 
 from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig, as_table, load_recipe, parse_value
 from fedreel.core.job import check_fit, make_method, make_task, resolved
+from fedreel.core.secure.settings import SecureConfig
 from fedreel.data.division import make_partitioner
 from fedreel.errors import RecipeError
 from fedreel.registry import BACKBONES, ENGINES, METHODS, Registry
@@ -64,6 +65,7 @@ class Form:
             "Data": [_source(field, sources) for field in self._of(DataConfig, "data")],
             "Training at a client": [*self._of(TrainConfig, "train")],
             "Training at the server": [*self._of(TrainConfig, "server")],
+            "Secure sums": [*self._of(SecureConfig, "secure")],
             f"Method: {self.recipe.method['name']}": [*self._of(type(method), "method")],
             f"Task: {self.recipe.task['name']}": [*self._of(type(task), "task")],
             f"Engine: {self.recipe.engine['name']}": [*self._engine()],
