@@ -33,8 +33,12 @@ REFERENCE = {  # page -> title, lead, names: what `fedreel` exports, and what "a
     "recipes": (
         "Recipes",
         "A recipe says what a run does. These are its sections; `fedreel list` has what can stand in them.",
-        *(f"fedreel.config.{name}" for name in ("Recipe", "DataConfig", "RoundConfig", "TrainConfig", "check_ranges")),
-        "fedreel.core.transfer.settings.TransferConfig",
+        "fedreel.config.Recipe",
+        *(
+            f"fedreel.sections.{name}Config"
+            for name in ("Data", "Round", "Train", "Privacy", "Secure", "Transfer", "Attack")
+        ),
+        "fedreel.sections.check_ranges",
     ),
     "methods": (
         "Methods",

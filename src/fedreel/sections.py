@@ -150,11 +150,13 @@ class SecureConfig:
 
     sums: bool = False
     clip: float = 1.0  # no number of the model changes by more than this at a client in a round
-    bits: Literal[32, 64] = 32  # of each number on its way; 64 for many thousands of clients, or a finer grid
+    bits: int = 32  # of each number on its way; 64 for many thousands of clients, or a finer grid
     weight_cap: float = 1e4  # no client counts for more samples, or frames: whatever models are weighed by
 
     def __post_init__(self) -> None:
         check_ranges(self, "secure", clip=(1e-9, 1e9), weight_cap=(1, 1e7))
+        if self.bits not in (32, 64):
+            raise RecipeError("bits is out of range", where="[secure] bits", expected="32 or 64", found=str(self.bits))
 
 
 @dataclass(frozen=True)
