@@ -8,6 +8,7 @@ import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,12 +19,14 @@ from typer.testing import CliRunner
 import fedreel
 from fedreel.cli import app
 from fedreel.cli.catalogue import catalogue
-from fedreel.config import Recipe, load_recipe, read_toml, recipe_names
+from fedreel.config import PrivacyConfig, Recipe, load_recipe, read_toml, recipe_names
 from fedreel.core.exchange import KINDS
 from fedreel.core.job import make_method, make_task
 from fedreel.core.method import Method
-from fedreel.core.weights import TensorInfo, bind
+from fedreel.core.privacy import check_private
+from fedreel.core.weights import Layout, TensorInfo, bind
 from fedreel.data.division import make_partitioner
+from fedreel.errors import RecipeError
 from fedreel.registry import BACKBONES, ENGINES, METHODS, TASKS
 from fedreel.reproduce import find_table
 from support.recipes import WITHOUT_WEIGHTS
@@ -302,3 +305,21 @@ def anchors(page: Path) -> set[str]:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_what_methods_leak_is_what_their_declarations_and_the_checks_say() -> None:
+    sys.path.insert(0, str(DOCS / "tables"))
+    try:
+        leaks = importlib.import_module("leaks")
+    finally:
+        sys.path.pop(0)
+    assert leaks.filled(leaks.PAGE.read_text()) == leaks.PAGE.read_text(), "python docs/tables/leaks.py"
+    for row in leaks.table().splitlines()[2:]:
+        name, _, by_clients, *_ = (cell.strip(" `") for cell in row.strip("|").split("|"))
+        recipe = Recipe(method={"name": name}, privacy=PrivacyConfig(noise=1.0))
+        try:
+            check_private(recipe, METHODS.lookup(name)(), SimpleNamespace(travelling=Layout(())))  # type: ignore[arg-type]
+            refused = False
+        except RecipeError:
+            refused = True
+        assert refused == (by_clients == "refused"), name

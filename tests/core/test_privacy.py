@@ -254,7 +254,8 @@ def test_a_method_gets_one_mean_a_round() -> None:
 def test_nobody_is_told_who_took_part_with_which_loss_or_how_many_samples(tmp_path: Path) -> None:
     toy_run(tmp_path / "run", PrivacyConfig(noise=1.0), fraction=0.5)
     text = (tmp_path / "run" / "metrics.jsonl").read_text()
-    assert rows(tmp_path / "run", "partition") == [{"round": 0, "phase": "partition"}]
+    (told,) = rows(tmp_path / "run", "partition")
+    assert told == {"round": 0, "phase": "partition", "classes": ["no", "yes"]}
     assert {*rows(tmp_path / "run", "train")[0]} == {
         "round",
         "phase",

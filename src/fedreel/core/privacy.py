@@ -49,7 +49,8 @@ class _Telling(Disclosure):
         return {} if self.config.tests == "noised" else super().of_test(answers, counted)
 
     def of_partition(self, described: dict[str, Any]) -> dict[str, Any]:
-        return {}
+        """Who there is, and the names of the classes; not who has how many of them."""
+        return {key: described[key] for key in ("classes", "sites", "attack") if key in described}
 
 
 class ExamplePrivacy(_Telling):
@@ -137,19 +138,24 @@ class ClientPrivacy(_Telling):
         names = sorted(self.ranges)
         draws = self._secret.normal(len(names), "test", round)
         self.state["tests"] += 1
-        spread = self.config.test_noise * math.sqrt(len(names))
         means = {}
         for name, draw in zip(names, draws):
             low, high = self.ranges[name]
             shares = [(min(max(own[name], low), high) - low) / (high - low) for own in answers.values() if name in own]
-            share = (sum(shares) + spread * float(draw)) / self.plan.pool
+            share = sum(shares) / self.plan.pool + self._test_error * float(draw)
             means[name] = low + (high - low) * min(max(share, 0.0), 1.0)
         return means
+
+    @property
+    def _test_error(self) -> float:
+        """The noise on a metric, in the width of its range."""
+        return self.config.test_noise * math.sqrt(len(self.ranges)) / self.plan.pool
 
     def of_round(self) -> dict[str, Any]:
         spent = self.plan.epsilon(self.noise, self.state["rounds"], self.state["tests"])
         told = {"unit": "client", "epsilon": spent, "delta": self.config.delta, "noise": self.noise}
-        return {**told, "clip": self.state["clip"], "rate": self.plan.rate, "sampling": self.config.sampling}
+        told |= {"clip": self.state["clip"], "rate": self.plan.rate, "sampling": self.config.sampling}
+        return told | ({"test_error": self._test_error} if self.plan.tests else {})
 
     def _noise_on_changes(self) -> float:
         """Where the clip follows a quantile, a part of the noise's worth goes into counting who is within it."""

@@ -12,6 +12,7 @@ from fedreel.report.exchange import departures, refusals
 from fedreel.report.markup import Html, el, escape, join, short, table
 from fedreel.report.overview import header, problems, tiles
 from fedreel.report.phases import steps
+from fedreel.report.privacy import privacy
 from fedreel.report.read import Run, read_run
 from fedreel.report.shell import document, save, section
 from fedreel.report.trust import trust
@@ -32,6 +33,7 @@ def draw(run: Run) -> str:
         ("curves", "Curves", curves(run), hover),
         ("steps", "The steps of a round", steps(run), None),
         ("trust", "How far to trust it", trust(run), None),
+        ("privacy", "What it gives away", privacy(run), None),
         (
             "clients",
             "Clients",

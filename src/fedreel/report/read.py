@@ -65,6 +65,7 @@ class Run:
     trained: dict[int, Record] = field(default_factory=dict)  # tests of the clients' own models after their training
     averaged: dict[int, Record] = field(default_factory=dict)  # tests of their mean, before the server trains it
     server: dict[int, Record] = field(default_factory=dict)  # the server's training on data of its own
+    privacy: dict[int, Record] = field(default_factory=dict)  # what was given away so far, where that is counted
     trust: Record = field(default_factory=dict)  # what held-out samples said of the model when the last round was over
     refused: list[Record] = field(default_factory=list)
     notes: list[Record] = field(default_factory=list)
@@ -187,6 +188,8 @@ def add_metrics(run: Run, record: Record) -> None:
     elif phase == "server":
         numbers = {key: finite(record.get(key)) for key in ("loss", "samples", "seconds")}
         run.server[round_] = {"what": str(record.get("what") or ""), **numbers}
+    elif phase == "privacy":
+        run.privacy[round_] = dict(record)
     elif phase == "trust":
         run.trust = dict(record)
     elif phase == "refused":

@@ -29,7 +29,7 @@ class ProgressLine(Watcher):
         self._first_round: int | None = None
         self._clients = self._failed = self._bytes = 0
         self._loss = float("nan")
-        self._test = ""
+        self._test = self._spent = ""
         self._drawn = 0.0
 
     def __enter__(self) -> ProgressLine:
@@ -47,6 +47,8 @@ class ProgressLine(Watcher):
             self._test = " ".join(["test:", *(f"{k} {v:.3f}" for k, v in shown.items())])
         elif phase == "train" and "loss" in values:
             self._loss = values["loss"]  # of all clients of the round
+        elif phase == "privacy":
+            self._spent = f"epsilon {values['epsilon']:.2f}"
         elif phase == "refused":
             self._failed += 1
             self._say(
@@ -82,8 +84,9 @@ class ProgressLine(Watcher):
             left,
             clients,
             f"{self._failed} failed",
-            f"training loss {self._loss:.3f}",
+            f"training loss {self._loss:.3f}" if self._loss == self._loss else "",
             self._test,
+            self._spent,
             f"{self._clients / max(spent, 1e-9):.1f} clients/s",
             size(self._bytes),
         ]
