@@ -201,3 +201,10 @@ def test_a_recipe_without_an_attack_says_nothing_of_one() -> None:
     engine: Any = object()
     assert attacked(engine, recipe) is engine
     assert make_recipe(as_table(make_recipe({**TRAINED, "attack": {"kind": "scaled"}}))).attack == attack("scaled", 1)
+
+
+@pytest.mark.parametrize("section", [{"secure": {"sums": True}}, {"transfer": {"up": "int8"}}])
+def test_models_that_are_not_seen_on_their_way_cannot_be_attacked_there(section: dict[str, Any]) -> None:
+    recipe = make_recipe({**TRAINED, **section, "attack": {"kind": "sign-flip"}})
+    with pytest.raises(RecipeError, match="not seen there"):
+        attacked(None, recipe)  # type: ignore[arg-type]

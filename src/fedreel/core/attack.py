@@ -21,7 +21,15 @@ LABELS = "label-flip"
 
 def attacked(engine: Engine, recipe: Recipe) -> Engine:
     """The engine, with hostile clients if the recipe has an [attack] section."""
-    return cast(Engine, Attacked(engine, recipe.attack, recipe.seed)) if recipe.attack else engine
+    if recipe.attack is None:
+        return engine
+    if recipe.secure.sums or (recipe.transfer is not None and recipe.transfer.up != "full"):
+        raise RecipeError(
+            "a simulated attack changes models on their way, and under [secure] or in few bytes they are not seen there",
+            where="[attack]",
+            expected='secure.sums = false and transfer.up = "full"',
+        )
+    return cast(Engine, Attacked(engine, recipe.attack, recipe.seed))
 
 
 def hostile_clients(clients: Sequence[str], attack: AttackConfig, seed: int) -> tuple[str, ...]:
