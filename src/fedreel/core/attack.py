@@ -25,7 +25,7 @@ def attacked(engine: Engine, recipe: Recipe) -> Engine:
         return engine
     if recipe.secure.sums or (recipe.transfer is not None and recipe.transfer.up != "full"):
         raise RecipeError(
-            "a simulated attack changes models on their way, and under [secure] or in few bytes they are not seen there",
+            "an attack changes models on their way, and under [secure] or in few bytes they are not seen there",
             where="[attack]",
             expected='secure.sums = false and transfer.up = "full"',
         )
