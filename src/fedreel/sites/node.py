@@ -34,6 +34,8 @@ def start(site: SiteFolder, say: Callable[[str], None], user: str | None = None)
     """Run the site. With `user`, the processes that speak with the network run as that user, who needs no access to
     the data: whoever takes one of them over sees only the worker's socket. No program of the server's runs in any."""
     greet(site, say)
+    if hasattr(os, "geteuid") and os.geteuid() == 0 and site.path.stat().st_uid == 0:
+        say(f"Videos are read as root. Give the site to a user who may read them: chown -R USER {site.path}")
     lock = hold_lock(site.path)
     if lock is None:
         raise RunError("this site is already running", where=str(site.path))
