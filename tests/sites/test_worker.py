@@ -11,6 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from fedreel.errors import FedreelError
+
+pytest.importorskip("cryptography", reason="comes with the extra `flower`")
+
+from fedreel.sites import node, site
+
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user"
 )
@@ -46,19 +52,34 @@ def secret(tmp_path: Path) -> Path:
 
 def test_roots_worker_becomes_the_owner_of_the_sites_folder(tmp_path: Path, secret: Path) -> None:
     user = pwd.getpwnam("nobody")
-    site = tmp_path / "site"
-    site.mkdir()
-    os.chown(site, user.pw_uid, user.pw_gid)
-    assert become(site, secret) == [*[user.pw_uid] * 2, user.pw_gid, [user.pw_gid], user.pw_dir, False]
+    folder = tmp_path / "site"
+    folder.mkdir()
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    assert become(folder, secret) == [*[user.pw_uid] * 2, user.pw_gid, [user.pw_gid], user.pw_dir, False]
 
 
 def test_an_owner_without_a_name_has_no_groups(tmp_path: Path, secret: Path) -> None:
-    site = tmp_path / "site"
-    site.mkdir()
-    os.chown(site, 54321, 54322)
-    assert become(site, secret) == [54321, 54321, 54322, [], os.environ["HOME"], False]
+    folder = tmp_path / "site"
+    folder.mkdir()
+    os.chown(folder, 54321, 54322)
+    assert become(folder, secret) == [54321, 54321, 54322, [], os.environ["HOME"], False]
 
 
 def test_a_folder_of_roots_stays_with_root(tmp_path: Path, secret: Path) -> None:
     assert become(tmp_path, secret)[:2] == [0, 0]
     assert become(tmp_path, secret)[-1] is True
+
+
+def test_an_owner_who_cannot_read_the_data_is_told_before_anything_starts(tmp_path: Path) -> None:
+    """Or Python itself, where that lies in a home folder."""
+    data = tmp_path / "videos"
+    data.mkdir(mode=0o700)
+    made = site.init(tmp_path / "site", "north", {"*": str(data)}, "", "")
+    said: list[str] = []
+    node.check_owner(made, said.append)
+    assert len(said) == 1
+    assert "read as root" in said[0]
+    os.chown(made.path, 54321, 54322)
+    with pytest.raises(FedreelError, match="cannot read what the worker needs") as caught:
+        node.check_owner(made, said.append)
+    assert caught.value.found in (str(data), sys.executable, sys.prefix)
