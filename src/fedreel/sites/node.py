@@ -36,11 +36,11 @@ def start(site: SiteFolder, say: Callable[[str], None], user: str | None = None)
     """Run the site. With `user`, the processes that speak with the network run as that user, who needs no access to
     the data: whoever takes one of them over sees only the worker's socket. No program of the server's runs in any."""
     greet(site, say)
-    check_owner(site, say)
     lock = hold_lock(site.path)
     if lock is None:
         raise RunError("this site is already running", where=str(site.path))
     with lock:
+        check_owner(site, say)
         _run(site, say, user)
 
 
