@@ -72,3 +72,10 @@ def test_the_page_says_it_at_the_top_and_below_the_curve(tmp_path: Path) -> None
 
 def test_a_model_that_beats_guessing_is_not_said_to_be_at_chance(tmp_path: Path) -> None:
     assert "at chance" not in written(tmp_path, False)
+
+
+def test_a_simulated_attack_is_told_at_the_top(tmp_path: Path) -> None:
+    said = "Some clients lied on purpose. A simulated attack: sign-flip by anna, ben."
+    assert said not in written(tmp_path, False)
+    append(tmp_path, {"round": 0, "phase": "note", "text": "simulated attack: sign-flip by anna, ben"})
+    assert said in written(tmp_path, False)

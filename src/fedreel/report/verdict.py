@@ -1,4 +1,5 @@
-"""What a reader should hear before the numbers: that a result is no better than guessing, or was better before."""
+"""What a reader should hear before the numbers: that clients lied, that a result is no better than guessing, or was
+better before."""
 
 from __future__ import annotations
 
@@ -19,11 +20,17 @@ LEAST = 0.01  # of the value itself
 def verdicts(run: Run) -> Html | None:
     """Sentences for the top of the page; None if there is nothing to warn of."""
     overall = run.trust.get("overall")
-    said = [at_chance(overall) if isinstance(overall, Mapping) else ""]
+    said = [attacked(run), at_chance(overall) if isinstance(overall, Mapping) else ""]
     names = dict.fromkeys(name for record in run.test.values() for name in record["metrics"])
     said += [falling(name, *tested(run, name)) for name in names if not name.endswith("_clients")]
     items = [el("li", text) for text in said if text]
     return el("ul", items, class_="problems") if items else None
+
+
+def attacked(run: Run) -> str:
+    """That clients of a simulation lied on purpose, and who they were."""
+    told = [note["text"] for note in run.notes if note["text"].startswith("simulated attack:")]
+    return f"Some clients lied on purpose. A {told[0]}." if told else ""
 
 
 def at_chance(overall: Mapping[str, Any]) -> str:

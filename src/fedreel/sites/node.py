@@ -15,7 +15,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import Popen
+from subprocess import Popen, run
+from typing import Any
 
 from fedreel.engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
 from fedreel.errors import FedreelError, RunError
@@ -27,6 +28,7 @@ from fedreel.sites.site import SiteFolder
 
 _SECRET = "executor.secret"
 _PAUSES = (2.0, 10.0)  # seconds between two tries to connect, at first and at most
+_READABLE = "import os, sys, fedreel\nfor p in sys.argv[1:]: os.access(p, os.R_OK | os.X_OK) or print(p)"
 _CONNECT = 120.0  # seconds that a SuperNode may take until the SuperLink has let it in
 
 
@@ -38,6 +40,7 @@ def start(site: SiteFolder, say: Callable[[str], None], user: str | None = None)
     if lock is None:
         raise RunError("this site is already running", where=str(site.path))
     with lock:
+        check_owner(site, say)
         _run(site, say, user)
 
 
@@ -104,6 +107,40 @@ def greet(site: SiteFolder, say: Callable[[str], None]) -> None:
     check_welcome(reply, config.server, key)
     if note := version_note(reply):
         say(note)
+
+
+def check_owner(site: SiteFolder, say: Callable[[str], None]) -> None:
+    """Where root starts a site, its worker becomes the user whom the folder belongs to: raise if that user cannot read
+    Python, fedreel or the data."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return
+    owner = site.path.stat()
+    if owner.st_uid == 0:
+        say(f"Videos are read as root. Give the site to a user who may read them: chown -R USER {site.path}")
+        return
+    folders = [str(site.folder_of(role)) for role in site.config.data]
+    try:
+        command = [sys.executable, "-c", _READABLE, *folders]
+        who: dict[str, Any] = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": _groups(owner.st_uid)}
+        done = run(command, capture_output=True, text=True, **who)
+        unread = done.stdout.splitlines() if done.returncode == 0 else [sys.prefix]
+    except PermissionError:
+        unread = [sys.executable]
+    if unread:
+        raise FedreelError(
+            "the user whom the site's folder belongs to cannot read what the worker needs",
+            where=str(site.path),
+            found=", ".join(unread),
+            hint="let that user read it: Python and fedreel do not belong in a home folder",
+        )
+
+
+def _groups(user: int) -> list[int]:
+    try:
+        found = pwd.getpwuid(user)
+    except KeyError:
+        return []
+    return os.getgrouplist(found.pw_name, found.pw_gid)
 
 
 def _connect(
