@@ -58,7 +58,7 @@ def _few(data: Path | None) -> tuple[Row, ...]:
     folders.sort(key=lambda p: (p.name.rpartition("-")[0], int(p.name.rpartition("-")[2])))
     whole = {"task.backbone.grid": 1, "task.backbone.image.stages": 7}
     recipes: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
-        "clips": ({}, {"train.lr": (3.0, 10.0, 30.0, 100.0)}),  # the head changes
+        "clips": ({}, {"train.lr": (10.0, 3.0), "train.weight_decay": (0.0, 0.001)}),  # the head changes
         "clips, motion": (
             {**whole, "task.head": "motion", "train.lr": 0.01, "train.weight_decay": 0.01},
             {"train.lr": (0.01, 0.001), "train.weight_decay": (0.01, 0.0)},
