@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-RATE = 0.01  # of held-out samples that may be called unlike
+RATE = 0.05  # of held-out samples that may be called unlike
 TOO_OFTEN = 0.05  # false alarms: with fewer than 19 held-out samples, nothing is called unlike
 WIDTH = 96  # numbers of a look; longer ones are projected
 STEPS = 16  # of the histogram of distances, for every doubling

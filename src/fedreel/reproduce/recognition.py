@@ -47,8 +47,7 @@ def _row(name: str) -> Row:
 
 
 def _few(data: Path | None) -> tuple[Row, ...]:
-    """For every folder of clips SET-N: the recipe clips, the same with a head on less, and the recipe that starts from
-    nothing. Four tries each."""
+    """For every folder of clips SET-N: the recipe clips, and the recipe that starts from nothing. Four tries each."""
     folders = sorted(p for p in data.iterdir() if p.is_dir() and p.name.rpartition("-")[2].isdigit()) if data else []
     if data is not None and not folders:
         raise DataError(
@@ -57,13 +56,8 @@ def _few(data: Path | None) -> tuple[Row, ...]:
             expected="folders SET-N, N labelled clips of each owner, as bench/few_clips.py lays them out",
         )
     folders.sort(key=lambda p: (p.name.rpartition("-")[0], int(p.name.rpartition("-")[2])))
-    whole = {"task.backbone.grid": 1, "task.backbone.image.stages": 7}
     recipes: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
-        "clips": ({}, {"train.lr": (3.0, 10.0, 30.0, 100.0)}),  # the head changes
-        "clips, motion": (
-            {**whole, "task.head": "motion", "train.lr": 0.01, "train.weight_decay": 0.01},
-            {"train.lr": (0.01, 0.001), "train.weight_decay": (0.01, 0.0)},
-        ),
+        "clips": ({}, {"train.lr": (10.0, 3.0), "train.weight_decay": (0.0, 0.001)}),
         "from scratch": (_from_scratch(), {"train.lr": (0.1, 0.03), "train.epochs": (2, 6)}),
     }
     places: list[tuple[dict[str, Any], dict[str, Any]]] = [

@@ -1,7 +1,7 @@
 """Tables in documents, filled in from the JSON of stored tables: no number of theirs is typed by hand. A document says
 which table, rows and columns it wants:
 
-<!-- table: NAME | SETTING=VALUE, ... | COLUMN, COLUMN (paper), chosen, ... -->
+<!-- table: NAME | SETTING=VALUE, method=NAME, ... | COLUMN, COLUMN (paper), chosen, ... -->
 <!-- end -->
 
 `COLUMN by SETTING` gives one column for every value of a setting that rows differ in.
@@ -39,7 +39,8 @@ def wanted(order: str, folder: Path) -> str:
         raise DataError("there is no such stored table", where=str(folder), found=name, hint=nearest(name, known))
     table = json.loads(file.read_text())
     asked = dict(_pair(word, order) for word in _words(settings))
-    rows = [row for row in table["rows"] if all(str(row["setting"].get(k)) == v for k, v in asked.items())]
+    known_as = [({"method": row["method"], **row["setting"]}, row) for row in table["rows"]]
+    rows = [row for own, row in known_as if all(str(own.get(key)) == value for key, value in asked.items())]
     if not rows:
         raise DataError("no row of a stored table has these settings", where=str(file), found=settings)
     metric, by, setting = (part.strip() for part in columns.partition(" by "))

@@ -25,7 +25,7 @@ from fedreel.tasks.vision.contrast import Contrasting
 from fedreel.tasks.vision.contrast_views import SimCLR
 from fedreel.tasks.vision.frozen import Look, frozen_examples
 
-SEEN = 64  # numbers that what a frozen backbone sees is compared by
+SEEN = 32  # numbers that what a frozen backbone sees is compared by, and as many for how that changes
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,14 @@ class Recognition(Contrasting, Embeds):
         return model.seen(self.network_input(samples)), samples.new_zeros(len(samples)), appearance(samples)
 
     def look_of(self, batch: tuple[Tensor, ...]) -> Tensor:
-        """By the pixels and, where the backbone is frozen, by what it sees: that was made for more than the answer."""
+        """By the pixels and, where the backbone is frozen, by what it sees, which was made for more than the answer,
+        and by how much of that changes, which is what heads go by."""
         if not _is_prepared(batch):
             return super().look_of(batch)
         seen, _, looks = batch
-        return torch.cat([looks.double().cpu(), projected(seen.mean((2, 3)), SEEN)], 1)
+        steps = seen.diff(dim=2).abs() if seen.shape[2] > 1 else torch.zeros_like(seen)
+        numbers = (projected(part.mean((2, 3)), SEEN) for part in (seen, steps))
+        return torch.cat([looks.double().cpu(), *numbers], 1)
 
     def labelled_view(self, clips: Tensor) -> Tensor:
         if not self.shift:

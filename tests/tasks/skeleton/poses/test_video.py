@@ -3,6 +3,7 @@ themselves are asked only where the extra and the weights are."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from fedreel.tasks.skeleton.motions import read_motion, read_set
 from fedreel.tasks.skeleton.poses import find, folder
 from fedreel.tasks.skeleton.poses.command import poses
 from fedreel.tasks.skeleton.poses.detector import Detection
-from fedreel.tasks.skeleton.poses.estimate import as_npz, estimate
+from fedreel.tasks.skeleton.poses.estimate import as_npz, estimate, guessed
 from fedreel.tasks.skeleton.poses.landmarks import Pose
 from fedreel.tasks.skeleton.poses.layout import JOINTS
 from fedreel.tasks.skeleton.poses.networks import BlazePose
@@ -74,6 +75,18 @@ def test_a_body_is_there_where_it_is_seen_and_its_file_can_be_read(video: Path, 
     assert names == JOINTS
     np.testing.assert_allclose(frames, found.joints, atol=1e-6)
     assert (frames[5:7] == 0).all()
+
+
+def test_legs_outside_the_picture_are_said_to_be_guessed(video: Path) -> None:
+    found = estimate(video, Puppet(), 1)  # type: ignore[arg-type]
+    places = found.places.copy()
+    places[...] = 10
+    assert guessed(replace(found, places=places)) == []
+    places[:6, :, 25:29, 1] = 33  # knees and ankles below the picture of 32 rows, in 5 of the 10 frames with a body
+    assert guessed(replace(found, places=places)) == []
+    places[7, :, 25:29, 0] = -1
+    (note,) = guessed(replace(found, places=places))
+    assert note == "the legs of person 1 are guessed: in 60 % of the frames they are outside the picture"
 
 
 def test_nobody_in_any_frame_is_an_error(tmp_path: Path) -> None:
@@ -138,7 +151,7 @@ def test_a_folder_of_videos_becomes_a_set_for_every_owner(
     assert (ben.classes, len(ben.motions)) == (("run",), 1)
     np.testing.assert_allclose(ben.motions[0].frames, estimate(video, Puppet(), 1).joints, atol=1e-6)  # type: ignore[arg-type]
     page = (tmp_path / "a.html").read_text()
-    assert "3 videos with people" in page
+    assert "with people in them, 1 skipped" in page
     assert "empty.mp4" in page
     poses(videos, out=tmp_path / "all.npz")
     assert len(read_set(tmp_path / "all.npz").motions) == 3

@@ -20,6 +20,7 @@ from fedreel.tasks.skeleton.poses.layout import JOINTS, kinect_body
 from fedreel.tasks.skeleton.poses.networks import BlazePose
 from fedreel.tasks.skeleton.poses.track import Tracker
 
+LEGS = [i for i, name in enumerate(NAMES) if name.startswith(("knee", "ankle"))]
 LARGEST = 1280  # pixels of a picture's longer side that are looked at: larger ones are scaled down
 
 
@@ -76,6 +77,19 @@ def gathered(found: list[list[Pose | None]], size: tuple[int, int], line: Timeli
                 places[t, m], metres[t, m], visible[t, m] = pose.places, pose.metres, pose.visible
                 joints[t, m] = kinect_body(pose.metres, pose.places, pose.visible, size)
     return Poses(joints, places, metres, visible, scores[:, order], size, line)
+
+
+def guessed(poses: Poses) -> list[str]:
+    """What a user must know of people whose knees and ankles are mostly outside the picture."""
+    height, width = poses.size
+    legs = poses.places[:, :, LEGS]
+    outside = ((legs < 0) | (legs > [width, height])).any(axis=3).all(axis=2)
+    share = (outside & poses.there).sum(axis=0) / poses.there.sum(axis=0)
+    return [
+        f"the legs of person {m} are guessed: in {100 * part:.0f} % of the frames they are outside the picture"
+        for m, part in enumerate(share, 1)
+        if part > 0.5
+    ]
 
 
 def as_npz(poses: Poses, name: str) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 from fedreel.errors import DataError
 from fedreel.machine.progress import Tell
 from fedreel.tasks.skeleton.joints import KINECT_V2
-from fedreel.tasks.skeleton.poses.estimate import Poses, as_npz, estimate
+from fedreel.tasks.skeleton.poses.estimate import Poses, as_npz, estimate, guessed
 from fedreel.tasks.skeleton.poses.folder import PosesAlbum, folder_poses
 from fedreel.tasks.skeleton.poses.networks import BlazePose
 from fedreel.tasks.skeleton.poses.page import draw_page
@@ -46,7 +46,7 @@ def find_poses(
     result = PosesResult(
         source=source,
         run=given.place,
-        notes=[f"{fault}; the skeletons are of what comes before"] if fault else [],
+        notes=[*([f"{fault}; the skeletons are of what comes before"] if fault else []), *guessed(found)],
         frames=len(there),
         fps=found.line.fps,
         people=found.people,

@@ -173,11 +173,11 @@ def _page(result: PosesAlbum) -> str:
             "videos",
             "The videos",
             table(["video", "people", "frames", "there in"], rows, caption="Videos", class_="sortable"),
-            lead="Each person is there in a share of the frames. `fedreel poses VIDEO --page` draws one of them.",
+            lead="Each person is there in a share of the frames. The page of a single video shows the skeletons.",
         ),
         section("skipped", "Skipped", table(["video", "why"], lost, caption="Skipped")) if lost else None,
     )
     name = result.source.resolve().name
-    hint = f"{len(result.skipped)} skipped" if lost else f"BlazePose {result.detail}"
-    head = header("poses", name, headline=("found", count(len(rows), "video with people", "videos with people"), hint))
+    hint = "with people in them" + (f", {len(lost)} skipped" if lost else "")
+    head = header("poses", name, headline=("found", count(len(rows), "video"), hint))
     return document(f"{short(name)}: poses", head, body)
