@@ -32,8 +32,10 @@ from fedreel.media.pictures import encode_jpeg
 from fedreel.methods.fedvssl import FedVSSL
 from fedreel.models.r3d import R3DConfig
 from fedreel.tasks.pretrain.task import Pretrain
+from loops import federated, now
 
 FRAMES, HEIGHT, WIDTH, QUALITY = 250, 128, 171, 90
+BATCH = 4
 PATTERNS = 8  # clips that differ; the others are copies under other names, so that every read is of other bytes on disk
 KINETICS, CLIENTS, ROUND = 219_000, 5, 2_285  # its clips; clients in a round of the paper, and clips of one of them
 
@@ -73,6 +75,7 @@ def main() -> None:
     print(f"{'':12}{'clips/s':>10}{'GPU peak':>12}{'host peak':>12}")
     for name, one in found.items():
         print(f"{name:12}{one['rate']:10.0f}{size(one['device_bytes']):>12}{size(one['host_bytes']):>12}")
+    print(f"reading alone, nothing trained: {found['streaming']['reading']:.0f} clips/s")
     print(f"a clip on disk: raw {size(raw)}, JPEG {size(clip_bytes)}")
     seconds = CLIENTS * ROUND / found["streaming"]["rate"]
     print(f"Kinetics' {KINETICS:,} clips: raw {size(KINETICS * raw)}, JPEG {size(KINETICS * clip_bytes)}")
@@ -134,17 +137,26 @@ def _run(options: argparse.Namespace, folder: Path, memory: float) -> dict[str, 
 
 def measure(options: argparse.Namespace) -> None:
     """One way of running: rounds of all clients, the first not timed."""
-    from loops import federated
-
     backbone = R3DConfig(bn_eps=1e-3, width=options.width)
     paper: dict[str, Any] = {"frames": 16, "size": 112, "stored": 128, "jitter": 0.5, "norm": "imagenet"}
     task = Made(pretext="ctp", backbone=backbone, folder=str(options.place), **paper)
-    config = TrainConfig(batch_size=4, lr=0.01, weight_decay=1e-4, clip_norm=40.0, precision="bf16")
+    config = TrainConfig(batch_size=BATCH, lr=0.01, weight_decay=1e-4, clip_norm=40.0, precision="bf16")
     clips = len(Shards.open(Path(options.place)))
     seconds = federated(task, FedVSSL(), config, options.rounds, options.device, memory=options.memory)
     device = torch.cuda.max_memory_reserved() if options.device == "cuda" else 0
     host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"rate": clips / seconds, "device_bytes": device, "host_bytes": host}))
+    found = {"rate": clips / seconds, "device_bytes": device, "host_bytes": host}
+    print(json.dumps(found | ({"reading": reading(task, options)} if options.memory < 1 else {})))
+
+
+def reading(task: Made, options: argparse.Namespace) -> float:
+    """Clips a second that are read and brought to the device, by one pass over all of them."""
+    source, device = Shards.open(Path(options.place)), torch.device(options.device)
+    clips = task.windows(source, range(len(source))).streamed(device)
+    began = now(options.device)
+    for _ in clips.batches(BATCH, torch.Generator().manual_seed(0)):
+        pass
+    return len(source) / (now(options.device) - began)
 
 
 def _options() -> argparse.Namespace:

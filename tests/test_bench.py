@@ -59,3 +59,18 @@ def test_the_pages_list_all_runs_and_follow_one() -> None:
 
 def test_those_for_gpus_find_what_they_import() -> None:
     assert last_line("-c", "import step_kernels; print('{}')", warm=True) == {}  # it imports the others
+
+
+TOLD = """
+import json
+import pretrain_gpu, streaming
+pretrain_gpu.DEVICE = "cpu"
+speed = pretrain_gpu.Random(clips=2, frames=2, size=16)
+many = [streaming.Owners(range(10), streaming.Made()), pretrain_gpu.Owners(2, speed)]
+print(json.dumps([[*owners.data("0").numbers] == [*speed.sends] for owners in many]))
+"""
+
+
+def test_clients_of_those_that_pretrain_tell_what_the_task_declares() -> None:
+    """The server takes nothing less, and nobody starts these benches without a GPU."""
+    assert last_line("-c", TOLD, warm=True) == [True, True]
