@@ -34,7 +34,7 @@ REFERENCE = {  # page -> title, lead, names: what `fedreel` exports, and what "a
         "Recipes",
         "A recipe says what a run does. These are its sections; `fedreel list` has what can stand in them.",
         *(f"fedreel.config.{name}" for name in ("Recipe", "DataConfig", "RoundConfig", "TrainConfig", "check_ranges")),
-        "fedreel.core.transfer.settings.TransferConfig",
+        "fedreel.sections.TransferConfig",
     ),
     "methods": (
         "Methods",

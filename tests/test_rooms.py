@@ -19,7 +19,14 @@ ROOT = Path(fedreel.__file__).parent
 
 # From the ground up. A room may import the rooms before it, unless ONLY narrows that down.
 FLOORS = (
-    *("errors", "systems", "registry", "fields", "config"),  # names, settings, and how to complain about them
+    *(
+        "errors",
+        "systems",
+        "registry",
+        "fields",
+        "sections",
+        "config",
+    ),  # names, settings, complaints
     *("zoo", "machine", "kernels", "metrics"),  # models that come along; files, devices; fast loops; numbers
     *("core", "report", "runs"),  # the exchange; pages; the run directory
     *("media", "data", "models", "playground"),  # video files; data sets; networks; the generated world
@@ -31,7 +38,8 @@ ONLY = {
     "systems": set(),  # it names modules, and imports them when they are asked for
     "registry": {"errors", "systems"},
     "fields": {"registry"},
-    "config": {"errors", "registry", "fields"},
+    "sections": {"errors"},
+    "config": {"errors", "registry", "fields", "sections"},
     "zoo": {"errors", "config"},
     "machine": {"errors"},
     "kernels": {"errors", "machine"},

@@ -12,10 +12,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from fedreel.core.transfer.settings import TransferConfig
 from fedreel.errors import RecipeError, nearest
 from fedreel.fields import AtServer, BelowData, Text, Word
 from fedreel.registry import ENGINES, METHODS, TASKS, Registry
+from fedreel.sections import TransferConfig
 
 T = TypeVar("T")
 Division = Annotated[dict[str, Any], Text("word", divides=True)]

@@ -19,7 +19,6 @@ from fedreel.core.server import GLOBAL
 from fedreel.core.state import State
 from fedreel.core.transfer.coded import BASE, Coded, make_coded
 from fedreel.core.transfer.codes import INDEX, SCALE, Bf16, Int8, TopK, join
-from fedreel.core.transfer.settings import TransferConfig
 from fedreel.core.update import TRAIN, Order, Update
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.errors import Diverged
@@ -30,6 +29,7 @@ from fedreel.methods.fednova import FedNova
 from fedreel.methods.fedvssl import FedVSSL
 from fedreel.methods.ifca import IFCA
 from fedreel.methods.scaffold import SCAFFOLD
+from fedreel.sections import TransferConfig
 from support.toy import Toy, federate, make_worker
 
 UPS = ["bf16", "int8", "top-k"]

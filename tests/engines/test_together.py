@@ -20,7 +20,6 @@ from fedreel.core.federation import Federation
 from fedreel.core.job import Job, make_method
 from fedreel.core.ledger import departures
 from fedreel.core.method import Method
-from fedreel.core.transfer.settings import TransferConfig
 from fedreel.core.update import TRAIN, Failure, Order, Result, Update
 from fedreel.core.weights import Weights
 from fedreel.engines.flower.pipe import Frame
@@ -30,6 +29,7 @@ from fedreel.errors import RecipeError
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedvssl import FedVSSL
 from fedreel.methods.scaffold import SCAFFOLD
+from fedreel.sections import TransferConfig
 from support.toy import Notes, Toy, federate, make_worker
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")

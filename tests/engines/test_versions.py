@@ -15,7 +15,6 @@ from fedreel.core.federation import Federation
 from fedreel.core.job import Job
 from fedreel.core.method import Method
 from fedreel.core.transfer.difference import digest
-from fedreel.core.transfer.settings import TransferConfig
 from fedreel.core.update import EVALUATE, TRAIN, Order
 from fedreel.core.weights import Weights
 from fedreel.engines.flower.pipe import Frame
@@ -24,6 +23,7 @@ from fedreel.engines.flower.wire import pack_orders, unpack_orders
 from fedreel.errors import RunError
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.ifca import IFCA
+from fedreel.sections import TransferConfig
 from support.toy import Notes, Toy
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")

@@ -11,7 +11,6 @@ from fedreel.core.declared import declared
 from fedreel.core.state import State
 from fedreel.core.transfer.coded import Coded, make_coded
 from fedreel.core.transfer.difference import apply, difference, digest
-from fedreel.core.transfer.settings import TransferConfig
 from fedreel.core.update import TRAIN, Failure, Order, Update
 from fedreel.core.weights import Weights
 from fedreel.engines.flower.pipe import Frame
@@ -19,6 +18,7 @@ from fedreel.engines.flower.versions import Held, Versions
 from fedreel.engines.flower.wire import pack_orders, pack_results, unpack_orders, unpack_results
 from fedreel.errors import plain
 from fedreel.methods.scaffold import SCAFFOLD
+from fedreel.sections import TransferConfig
 from fuzz.harness import Harness
 from fuzz.messages import frame_of, packed, spoil_frame
 from support.toy import Toy

@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import save_file
 
 from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig, as_table
-from fedreel.core.transfer.settings import TransferConfig
 from fedreel.engines.flower.pipe import Frame
 from fedreel.engines.flower.workplace import Workplace, for_others
 from fedreel.errors import DataError, RecipeError
 from fedreel.fields import texts_of
 from fedreel.registry import BACKBONES, METHODS, TASKS
+from fedreel.sections import TransferConfig
 from support.toy import Toy
 
 pytest.importorskip("cryptography", reason="the extra flower is not installed")

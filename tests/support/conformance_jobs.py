@@ -22,12 +22,12 @@ import torch
 
 from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig
 from fedreel.core.job import make_method, make_task
-from fedreel.core.transfer.settings import TransferConfig
 from fedreel.engines.flower import engine
 from fedreel.engines.flower.link import Link
 from fedreel.engines.flower.server import Server
 from fedreel.registry import METHODS, TASKS
 from fedreel.runs.run import run
+from fedreel.sections import TransferConfig
 from support import synthetic
 from support.toy import Toy
 

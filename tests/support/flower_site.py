@@ -14,7 +14,7 @@ from typing import Any
 import tomli_w
 
 from fedreel.config import Recipe, RoundConfig, TrainConfig, as_table
-from fedreel.core.transfer.settings import TransferConfig
+from fedreel.sections import TransferConfig
 
 TESTS = Path(__file__).parent.parent
 FEDREEL = [sys.executable, "-m", "fedreel"]

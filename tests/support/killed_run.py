@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import fedreel.core.state as state
 import fedreel.runs.checkpoint as checkpoint
 from fedreel.config import Recipe, RoundConfig, TrainConfig
-from fedreel.core.transfer.settings import TransferConfig
 from fedreel.methods.fedbn import FedBN
 from fedreel.runs.run import run
+from fedreel.sections import TransferConfig
 from support.toy import Toy
 
 

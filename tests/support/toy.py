@@ -21,11 +21,11 @@ from fedreel.core.server import GLOBAL, Watcher
 from fedreel.core.server_training import ServerTraining
 from fedreel.core.state import PrivateStore
 from fedreel.core.task import EVERYONE, ClientData, Examples, Outputs, Population, Task, Tensors
-from fedreel.core.transfer.settings import TransferConfig
 from fedreel.core.update import TRAIN, Failure, Order, Update
 from fedreel.core.weights import TensorInfo, Weights
 from fedreel.engines.local import LocalEngine
 from fedreel.methods.fedavg import FedAvg
+from fedreel.sections import TransferConfig
 
 
 class Points(Tensors):

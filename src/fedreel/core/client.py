@@ -27,11 +27,11 @@ from fedreel.core.task import EVERYONE, ClientData, Population, Task
 from fedreel.core.terms import Adjust, Term
 from fedreel.core.training import Fitted, Pause, check_finite, fit, learning_rate
 from fedreel.core.transfer.coded import make_coded
-from fedreel.core.transfer.settings import TransferConfig
 from fedreel.core.trust import QUESTIONS
 from fedreel.core.update import EVALUATE, TRAIN, Answer, Named, Order, Reply, Update, Value, expect
 from fedreel.core.weights import TensorInfo, Weights, still_bound
 from fedreel.errors import FedreelError, nearest
+from fedreel.sections import TransferConfig
 
 _MODEL = "model"  # the group of a client's private tensors of the model
 T = TypeVar("T")

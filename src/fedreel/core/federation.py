@@ -21,11 +21,11 @@ from fedreel.core.round_stats import RoundStats
 from fedreel.core.server import GLOBAL, MakeTraining, Server, ServerState, Watcher
 from fedreel.core.task import Examples
 from fedreel.core.transfer.coded import make_coded
-from fedreel.core.transfer.settings import TransferConfig
 from fedreel.core.transfer.together import weighed_by
 from fedreel.core.update import ASK, EVALUATE, TRAIN, Answer, Failure, Order, Reply, Update, Value, expect
 from fedreel.core.weights import Weights
 from fedreel.errors import Diverged, FedreelError, RecipeError, RunError, nearest
+from fedreel.sections import TransferConfig
 
 R = TypeVar("R", Answer, Update)
 

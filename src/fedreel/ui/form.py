@@ -14,11 +14,11 @@ from typing import Any
 
 from fedreel.config import DataConfig, Recipe, RoundConfig, TrainConfig, as_table, load_recipe, parse_value
 from fedreel.core.job import check_fit, make_method, make_task, resolved
-from fedreel.core.transfer.settings import TransferConfig
 from fedreel.data.division import make_partitioner
 from fedreel.errors import RecipeError
 from fedreel.registry import BACKBONES, ENGINES, METHODS, Registry
 from fedreel.runs.run import engine_starter
+from fedreel.sections import TransferConfig
 from fedreel.ui.places import Places
 from fedreel.ui.values import toml
 

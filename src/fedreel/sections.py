@@ -1,4 +1,4 @@
-"""[transfer] of a recipe: in which form models travel. No torch here."""
+"""Sections that a recipe may lack: [transfer]. No torch here."""
 
 from __future__ import annotations
 
