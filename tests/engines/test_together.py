@@ -131,6 +131,13 @@ def test_a_mean_that_may_not_leave_is_each_clients_failure(tmp_path: Path) -> No
     assert not (tmp_path / "ledger.jsonl").exists()
 
 
+def test_where_nobody_makes_means_every_client_leaves_by_the_door_by_itself(tmp_path: Path) -> None:
+    worker = make_worker(tmp_path, FedAvg(), transfer=INT8)
+    updates = [worker.execute(order) for order in orders("samples")]
+    assert [row["bytes"] for row in departures(tmp_path / "ledger.jsonl")] == [u.nbytes for u in updates]
+    assert len({id(u.weights) for u in updates if isinstance(u, Update)}) == 4
+
+
 def test_a_weighing_that_nobody_sends_is_refused_before_any_work(tmp_path: Path) -> None:
     results = answer(place(tmp_path), orders("age"))
     assert all(isinstance(r, Failure) and "cannot be weighed by 'age'" in r.detail for r in results)

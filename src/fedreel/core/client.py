@@ -187,6 +187,7 @@ class Worker:
         self.generator = torch.Generator()
         self.recorder = Recorder() if device.type == "cuda" and config.cuda_graph else None
         self.pause: Pause | None = None
+        self.gathers = False  # whether somebody here makes means of clients (transfer.together)
         self.trained: TrainedModels | None = None  # where models are kept to look at afterwards, if they are
         self.started = 0.0
         self._optimizers: dict[tuple[str, ...], Optimizer] = {}
@@ -248,13 +249,8 @@ class Worker:
         self._spares_used = 0
         client = self._client = self.open(order)
         self.enter(client, self.weights)
-        reply: Reply
-        if order.kind == TRAIN:
-            reply = self._train(client, order)
-        elif order.kind == EVALUATE:
-            reply = self._evaluate(client, order)
-        else:
-            reply = self._answer(client, order)
+        work: dict[str, Callable[[Client, Order], Reply]] = {TRAIN: self._train, EVALUATE: self._evaluate}
+        reply = work.get(order.kind, self._answer)(client, order)
         if not self._checked:
             self._checked = True
             if not still_bound(self.model, self.weights):
@@ -299,14 +295,14 @@ class Worker:
         """Keep the private part of a trained model, let its travelling part out."""
         if len(self.private.tensors):
             client.state.keep(_MODEL, weights.take(self.private))
-        tensors, coded = client.tensors, None
-        if self.coded is not None and not order.together:
-            coded = self.coded.write(order, travelling, client.state)
-            tensors = self.coded.write_beside(order, tensors, client.state)
+        gathered = self.gathers and bool(order.together)
+        coded, tensors = None, client.tensors
+        if self.coded is not None and not gathered:
+            coded, tensors = self.coded.write_all(order, travelling, tensors, client.state)
         self._keep(client, order)
         if self.trained is not None:
             self.trained.keep(order.client, order.round, weights.take(weights.layout.moving))
-        if order.together:  # it leaves in a mean
+        if gathered:  # it leaves in a mean
             return Update(*order.key, order.client, travelling, client.numbers, tensors)
         return self.door.release_update(order, travelling, client.numbers, tensors, self.declared, coded)
 

@@ -45,6 +45,12 @@ class Coded:
 
     # at the client
 
+    def write_all(
+        self, order: Order, weights: Weights, tensors: Mapping[str, Named], state: State
+    ) -> tuple[Weights, dict[str, Named]]:
+        """A client's update as it leaves: its model, and what is beside it."""
+        return self.write(order, weights, state), self.write_beside(order, tensors, state)
+
     def write(self, order: Order, weights: Weights, state: State, by: str = "") -> Weights:
         """The update that leaves. What it loses is kept in the client's state, and goes with the next one; of several
         means of a site, apart for what they are weighed `by`."""
