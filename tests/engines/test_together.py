@@ -29,6 +29,7 @@ from fedreel.errors import RecipeError
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedvssl import FedVSSL
 from fedreel.methods.scaffold import SCAFFOLD
+from fedreel.sections import TransferConfig
 from support.toy import Notes, Toy, federate, make_worker
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
@@ -128,6 +129,13 @@ def test_a_mean_that_may_not_leave_is_each_clients_failure(tmp_path: Path) -> No
     results = answer(place(tmp_path, policy=Policy(max_bytes=100)), orders("samples"))
     assert [(r.client, r.reason) for r in results if isinstance(r, Failure)] == [(f"c{i}", "policy") for i in range(4)]
     assert not (tmp_path / "ledger.jsonl").exists()
+
+
+def test_where_nobody_makes_means_every_client_leaves_by_the_door_by_itself(tmp_path: Path) -> None:
+    worker = make_worker(tmp_path, FedAvg(), transfer=INT8)
+    updates = [worker.execute(order) for order in orders("samples")]
+    assert [row["bytes"] for row in departures(tmp_path / "ledger.jsonl")] == [u.nbytes for u in updates]
+    assert len({id(u.weights) for u in updates if isinstance(u, Update)}) == 4
 
 
 def test_a_weighing_that_nobody_sends_is_refused_before_any_work(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ class Admission:
         del self._open[order.key]
         may = self.declare(order)
         _check_names(reply, may)
-        if self.coded is not None and isinstance(reply, Update):
+        if self.coded is not None and order.kind == TRAIN and isinstance(reply, Update):
             self._decode(self.coded, order, reply)
         for name, value in reply.numbers.items():
             self._check_number(order, name, value, may)

@@ -192,6 +192,7 @@ class Worker:
         self.generator = torch.Generator()
         self.recorder = Recorder() if device.type == "cuda" and config.cuda_graph else None
         self.pause: Pause | None = None
+        self.gathers = False  # whether somebody here makes means of clients (transfer.together)
         self.trained: TrainedModels | None = None  # where models are kept to look at afterwards, if they are
         self.sums: ClientSums | None = None  # how updates leave where only their sum may be seen
         self.started = 0.0
@@ -310,11 +311,11 @@ class Worker:
     def leave(self, client: Client, order: Order, weights: Weights, travelling: Weights) -> Update:
         """Keep the private part of a trained model, let its travelling part out."""
         numbers, tensors, coded = *((client.numbers, client.tensors) if self.discretion.sends else ({}, {})), None
-        if self.coded is not None and not order.together:
-            coded = self.coded.write(order, travelling, client.state)
-            tensors = self.coded.write_beside(order, tensors, client.state)
+        gathered = self.gathers and bool(order.together)
+        if self.coded is not None and not gathered:
+            coded, tensors = self.coded.write_all(order, travelling, tensors, client.state)
         self.keep(client, order, weights)
-        if order.together:  # it leaves in a mean
+        if gathered:  # it leaves in a mean
             return Update(*order.key, order.client, travelling, numbers, tensors)
         kind, spent, told = self.model_kind, self.discretion.spent(client), self.declared
         return self.door.release_update(order, travelling, numbers, tensors, told, coded, kind=kind, epsilon=spent)

@@ -14,6 +14,7 @@ from fedreel.core.transfer.codes import Code, Damaged, join, make_code, split
 from fedreel.core.update import Named, Order
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.errors import Diverged
+from fedreel.sections import TransferConfig
 
 BASE = "transfer/base"  # which of several models that came with an order the change is against
 _REMEMBERED = 2
@@ -44,6 +45,12 @@ class Coded:
         return Layout(self.code.layout(self.travelling.trained))
 
     # at the client
+
+    def write_all(
+        self, order: Order, weights: Weights, tensors: Mapping[str, Named], state: State
+    ) -> tuple[Weights, dict[str, Named]]:
+        """A client's update as it leaves: its model, and what is beside it."""
+        return self.write(order, weights, state), self.write_beside(order, tensors, state)
 
     def write(self, order: Order, weights: Weights, state: State, by: str = "") -> Weights:
         """The update that leaves. What it loses is kept in the client's state, and goes with the next one; of several

@@ -65,7 +65,7 @@ class Together:
     to weigh them, whatever the number of clients."""
 
     def __init__(self, worker: Worker) -> None:
-        self.worker = worker
+        self.worker, worker.gathers = worker, True
         self._groups: dict[object, _Group] = {}
 
     def take(self, order: Order, result: Result) -> Result:
@@ -84,6 +84,7 @@ class Together:
     def finish(self, results: Sequence[Result], explain: Callable[[Exception], str]) -> list[Result]:
         """The same results, those that were added up with the means of their groups in place of models. A mean that
         may not leave is a failure of each of its clients."""
+        self.worker.gathers = False
         failed: dict[tuple[int, int], Failure] = {}
         for group in self._groups.values():
             try:
