@@ -29,7 +29,20 @@ from support.sums import PHASES, federate_securely
 from support.toy import Toy, make_worker
 
 LOST = {0: (), 1: ("c4",), 3: ("c0", "c4", "c9")}
-SUMMED = ("fedavg", "fedprox", "fedbn", "scaffold", "fednova", "feddyn", "fedvssl", "loss", "fedadam", "fedrep", "moon")
+SUMMED = (
+    "fedavg",
+    "fedprox",
+    "fedbn",
+    "scaffold",
+    "fednova",
+    "feddyn",
+    "fedvssl",
+    "loss",
+    "fedadam",
+    "fedrep",
+    "moon",
+    "fedcmr",
+)
 
 
 def bound(notes: Any, counted: int) -> float:
