@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,10 +193,10 @@ class Line(threading.Thread):
 
 
 class Sites:
-    """A server and two sites, up while the block lasts."""
+    """A server and sites, up while the block lasts."""
 
-    def __init__(self, root: Path, cut: int = 0) -> None:
-        self.root, self.server, self.cut = root, root / "server", cut
+    def __init__(self, root: Path, cut: int = 0, names: Sequence[str] = SITES) -> None:
+        self.root, self.server, self.cut, self.names = root, root / "server", cut, names
         self._running: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Sites:
@@ -204,21 +205,21 @@ class Sites:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self._do("server", "init", self.server, "--host", "127.0.0.1", "--port", port, "--listen", "127.0.0.1")
-        for number, site in enumerate(SITES):
+        for number, site in enumerate(self.names):
             data = self.root / f"data-{site}"
             data.mkdir()
-            names = [f"client{i:02d}" for i in range(CLIENTS) if i % len(SITES) == number]
+            names = [f"client{i:02d}" for i in range(CLIENTS) if i % len(self.names) == number]
             (data / "clients.txt").write_text(" ".join(names))
             self._do("site", "init", self.root / site, "--data", data, "--allow", "*")
             self._do("server", "enroll", self.root / site / "site.pub", "--server", self.server)
             policy = self.root / site / "policy.toml"
-            policy.write_text(policy.read_text().replace("min_cohort = 3", f"min_cohort = {len(SITES)}"))
-        for site, other in itertools.permutations(SITES, 2):
+            policy.write_text(policy.read_text().replace("min_cohort = 3", f"min_cohort = {min(3, len(self.names))}"))
+        for site, other in itertools.permutations(self.names, 2):
             self._do("site", "add-peer", self.root / other / "site.pub", "--site", self.root / site)
         self.line = Line(port, self.cut)
         self._start("server", "Listening for sites", "server", "start", self.server)
         ca = self.server / "ca.crt"
-        for site in SITES:
+        for site in self.names:
             where = ("--site", self.root / site, "--server", f"127.0.0.1:{self.line.port}", "--ca", ca)
             self._start(site, "waiting for work", "site", "start", *where)
         return self

@@ -4,7 +4,7 @@
 
 Every row is one round of a small model: the largest difference between the secure mean and the plain mean of those
 whose part is in the sum, and how large it may be: the grid's step times the clients, over the sum of their weights.
-`flower` is two sites with five clients each, with TLS. Ends with 1 if a difference is too large, or if a run goes on
+`flower` is five sites with two clients each, with TLS. Ends with 1 if a difference is too large, or if a run goes on
 that has lost four clients."""
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from flower import CLIENTS, ENGINES, HERE, RECIPE, Sites, environment
 from plugin.bulk import Bulk
 
 LOST = ("client04", "client00", "client09", "client02")
+PLACES = ("one", "two", "three", "four", "five")
 PRESENT = PHASES[:3]  # whoever is lost later has sent its part
 
 
@@ -136,7 +137,7 @@ class Losing:
 def running(engine: str, root: Path) -> Iterator[dict[str, Any]]:
     """What the engine needs, while it is needed."""
     if engine == "flower":
-        with Sites(root) as sites:
+        with Sites(root, names=PLACES) as sites:
             yield {"server": str(sites.server)}
     elif engine == "flower-sim":
         from fedreel.engines.flower.engine import Simulation

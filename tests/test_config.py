@@ -28,7 +28,6 @@ from fedreel.core.job import make_method, make_task
 from fedreel.data.division import make_partitioner
 from fedreel.errors import RecipeError, nearest
 from fedreel.registry import BACKBONES, ENGINES, METHODS, TASKS, Registry
-from fedreel.sections import TransferConfig
 from support.recipes import WITHOUT_WEIGHTS
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -21,9 +21,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedreel.config import DataConfig
+from fedreel.config import DataConfig, SecureConfig
 from fedreel.engines.flower.link import APP
 from fedreel.engines.flower.processes import program, quiet_environment
+from fedreel.methods.fedbn import FedBN
 from fedreel.runs.run import run
 from support.conformance_engines import ROLES, Stage, assert_same_end, at_sites, local, summary
 from support.conformance_jobs import CASES, SITES, SMALL_TASKS, write_data
@@ -249,6 +250,37 @@ def test_everything_is_killed_once_and_the_run_ends_right(
     said = [site.log.read_text() for site in federation.sites.values()]
     assert sum(text.count("connected again") for text in said) >= 2  # when the server was killed
     assert not any("does not accept the connection" in text for text in said)  # whoever was killed gave its place back
+
+
+def test_a_site_and_the_job_are_killed_in_a_secure_sum_and_the_run_ends_right(
+    federation: Federation, tmp_path: Path
+) -> None:
+    """kill -9 of a whole site while shares are asked for, and of the job itself while clients sign who is left."""
+    recipe = toy_recipe(rounds=3, data=TOY, method={"name": "fedbn"}, secure=SecureConfig(sums=True))
+    torch.set_num_threads(1)
+    expected = run(recipe, tmp_path / "here", quiet=True, task=Toy(), method=FedBN()).path
+    job, out = job_file(tmp_path / "job.toml", recipe), tmp_path / "out"
+    submit = ("submit", job, "--out", out, "--server", federation.server_folder)
+    running = Running(*submit, log=tmp_path / "submit.out")
+    summing(out, running, 1, "keys")
+    kill(processes(str(federation.folder / "ward")))
+    federation.start_site("ward")
+    summing(out, running, 2, "masked")
+    kill([running.process.pid])
+    resumed = Running(*submit, "--resume", log=tmp_path / "resumed.out")
+    assert resumed.process.wait(240) == 0, resumed.said()
+    same_end(out, federation, expected)
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [row["lost"] for row in rows if row["phase"] == "secure"] == [[], [], []]
+
+
+def summing(out: Path, job: Running, round: int, over: str) -> None:
+    """Wait until a phase of a round's secure sum is over, and so the next one under way."""
+    notes, deadline = out / "secure" / "server" / f"round-{round:06d}" / "notes.json", time.monotonic() + 240
+    while not (notes.exists() and over in json.loads(notes.read_text())["phases"]):
+        assert job.process.poll() is None, job.said()
+        assert time.monotonic() < deadline, job.said()
+        time.sleep(0.05)
 
 
 def working(federation: Federation, site: str, job: Running, round: int, client: str = "c0") -> None:

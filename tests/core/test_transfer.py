@@ -30,7 +30,6 @@ from fedreel.methods.fednova import FedNova
 from fedreel.methods.fedvssl import FedVSSL
 from fedreel.methods.ifca import IFCA
 from fedreel.methods.scaffold import SCAFFOLD
-from fedreel.sections import TransferConfig
 from support.toy import Toy, federate, make_worker
 
 UPS = ["bf16", "int8", "top-k"]

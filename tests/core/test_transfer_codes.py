@@ -31,7 +31,6 @@ from fedreel.core.transfer.codes import (
 )
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.errors import RecipeError
-from fedreel.sections import TransferConfig
 
 CODES: list[Code] = [Bf16(), Int8(), TopK(0.3)]
 numbers = arrays(np.float32, st.integers(1, 700), elements=st.floats(-(2.0**100), 2.0**100, width=32))

@@ -83,5 +83,5 @@ def test_sites_end_as_one_machine_does_whoever_gets_lost(
 
 def test_two_sites_are_too_few(sites: dict[str, SiteFolder], tmp_path: Path) -> None:
     two = {name: sites[name] for name in ("s0", "s1")}
-    with pytest.raises(RunError, match=r"(?s)too few take part in the sum.*at least 3 clients, of at least 3 sites"):
+    with pytest.raises(RunError, match=r"(?s)too few take part in the sum.*at least 4 clients, of at least 3 sites"):
         summed(two, tmp_path / "two", [])

@@ -29,7 +29,6 @@ from fedreel.errors import RecipeError
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedvssl import FedVSSL
 from fedreel.methods.scaffold import SCAFFOLD
-from fedreel.sections import TransferConfig
 from support.toy import Notes, Toy, federate, make_worker
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")

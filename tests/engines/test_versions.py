@@ -23,7 +23,6 @@ from fedreel.engines.flower.wire import pack_orders, unpack_orders
 from fedreel.errors import RunError
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.ifca import IFCA
-from fedreel.sections import TransferConfig
 from support.toy import Notes, Toy
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")

@@ -19,7 +19,6 @@ from fedreel.engines.flower.versions import Held, Versions
 from fedreel.engines.flower.wire import pack_orders, pack_results, unpack_orders, unpack_results
 from fedreel.errors import plain
 from fedreel.methods.scaffold import SCAFFOLD
-from fedreel.sections import TransferConfig
 from fuzz.harness import Harness
 from fuzz.messages import frame_of, packed, spoil_frame
 from support.toy import Toy

@@ -19,7 +19,6 @@ from fedreel.engines.flower.workplace import Workplace, for_others
 from fedreel.errors import DataError, RecipeError
 from fedreel.fields import texts_of
 from fedreel.registry import BACKBONES, METHODS, TASKS
-from fedreel.sections import TransferConfig
 from support.toy import Toy
 
 pytest.importorskip("cryptography", reason="the extra flower is not installed")

@@ -27,7 +27,6 @@ from fedreel.engines.flower.link import Link
 from fedreel.engines.flower.server import Server
 from fedreel.registry import METHODS, TASKS
 from fedreel.runs.run import run
-from fedreel.sections import TransferConfig
 from support import synthetic
 from support.toy import Toy
 

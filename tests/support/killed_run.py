@@ -22,7 +22,6 @@ import fedreel.runs.checkpoint as checkpoint
 from fedreel.config import Recipe, RoundConfig, TrainConfig, TransferConfig
 from fedreel.methods.fedbn import FedBN
 from fedreel.runs.run import run
-from fedreel.sections import TransferConfig
 from support.toy import Toy
 
 

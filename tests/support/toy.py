@@ -25,7 +25,6 @@ from fedreel.core.update import TRAIN, Failure, Order, Update
 from fedreel.core.weights import TensorInfo, Weights
 from fedreel.engines.local import LocalEngine
 from fedreel.methods.fedavg import FedAvg
-from fedreel.sections import TransferConfig
 
 
 class Points(Tensors):

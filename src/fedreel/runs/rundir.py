@@ -7,7 +7,7 @@ import io
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from fedreel.config import Recipe, as_table, build, read_toml
 from fedreel.core.job import make_method, make_task, resolved
 from fedreel.core.server import ServerState, Watcher
+from fedreel.core.update import SECURE
 from fedreel.errors import RecipeError, RunError
 from fedreel.machine.files import hold_lock, write_atomic
 from fedreel.runs.checkpoint import Checkpoints, Snapshot
@@ -87,6 +88,12 @@ class RunDir(Watcher):
 
     def record(self, round: int, phase: str, values: Mapping[str, Any]) -> None:
         self._metrics.write(json.dumps({"round": round, "phase": phase, **values}).encode() + b"\n")
+
+    def work_begins(self, round: int, kind: str, clients: Sequence[str]) -> None:
+        """Of a round's secure sum there is no second: it does not begin before the round before it is on disk, or a
+        run that is killed would go back further than clients do."""
+        if kind == SECURE:
+            self.settle()
 
     def round_done(self, progress: ServerState, sync: Callable[[], None]) -> None:
         """The checkpoint is the moment at which a round counts. It is written while the next round is under way; before

@@ -29,7 +29,6 @@ from fedreel.data.division import make_partitioner
 from fedreel.errors import RecipeError
 from fedreel.registry import BACKBONES, ENGINES, METHODS, Registry
 from fedreel.runs.run import engine_starter
-from fedreel.sections import TransferConfig
 from fedreel.ui.places import Places
 from fedreel.ui.values import toml
 

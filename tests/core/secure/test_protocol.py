@@ -194,17 +194,30 @@ def test_small_cohorts_are_refused_at_the_beginning_and_at_the_end() -> None:
 
 
 def test_clients_of_one_site_are_one_to_the_least_cohort() -> None:
-    """Ten clients, nine of them at one site: it could open the tenth's part together with the server."""
+    """Ten clients, nine of them at one site."""
     ring = rings(10)
     disks = {c: Disk(c, ring=ring["c0"] if c != "c9" else None, min_cohort=2) for c in ring}
     sum_ = Collector(session(10))
     for client, disk in disks.items():
         sum_.take_keys(client, disk.party(10).keys(sum_.session))
-    with pytest.raises(Distrust, match="site 'c0' alone has so many"):
-        disks["c9"].party(10).shares(sum_.session, sum_.directory.text)
+    assert sum_.directory.threshold == 10
     disks["c9"].min_cohort = 3
     with pytest.raises(Distrust, match="too few take part"):
         disks["c9"].party(10).shares(sum_.session, sum_.directory.text)
+
+
+@pytest.mark.parametrize("largest", range(1, 10))
+def test_the_server_and_one_site_cannot_have_the_others_agree_on_two_ends(largest: int) -> None:
+    """All clients of the largest site sign every story, each other client one: two stories do not get enough."""
+    collector = Collector(session(10))
+    for number, client in enumerate(collector.session.cohort):
+        ring = rings(10)["c0" if number < largest else client]
+        collector.take_keys(client, Disk(client, ring=ring).party(10).keys(collector.session))
+    honest = 10 - largest
+    assert collector.directory.threshold == min(10, max(7, (10 + largest) // 2 + 1))
+    for one in range(honest + 1):
+        enough = [largest + some >= collector.directory.threshold for some in (one, honest - one)]
+        assert not all(enough)
 
 
 def test_a_round_is_summed_once() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,32 @@ pytest.importorskip("cryptography", reason="needs the extra `secure`")
 from fedreel.config import Recipe, RoundConfig, SecureConfig, TrainConfig, make_recipe
 from fedreel.core.exchange import Policy
 from fedreel.core.ledger import departures
+from fedreel.core.secure.work import ClientSums
 from fedreel.core.update import TRAIN, Order
 from fedreel.errors import FedreelError, PolicyError, RecipeError, RunError
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedbn import FedBN
 from fedreel.registry import METHODS
+from fedreel.runs.checkpoint import Checkpoints
 from fedreel.runs.run import run
 from support.sums import PHASES, federate_securely
 from support.toy import Toy, make_worker
 
 LOST = {0: (), 1: ("c4",), 3: ("c0", "c4", "c9")}
-SUMMED = ("fedavg", "fedprox", "fedbn", "scaffold", "fednova", "feddyn", "fedvssl", "loss", "fedadam", "fedrep", "moon")
+SUMMED = (
+    "fedavg",
+    "fedprox",
+    "fedbn",
+    "scaffold",
+    "fednova",
+    "feddyn",
+    "fedvssl",
+    "loss",
+    "fedadam",
+    "fedrep",
+    "moon",
+    "fedcmr",
+)
 
 
 def bound(notes: Any, counted: int) -> float:
@@ -227,6 +243,28 @@ def test_a_run_that_is_killed_at_any_write_ends_as_one_that_is_not(when: str, tm
         assert ending(go(tmp_path / str(at))) == expected, at
         at, times = at + step, times + 1
     assert times >= 8  # both rounds
+
+
+def test_a_sum_does_not_begin_before_the_round_before_it_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a run that is killed then would go back to a round whose tests undo what clients keep of the sum."""
+    save, answer, saved, asked = Checkpoints.save, ClientSums.answer, list[int](), set[tuple[int, int]]()
+
+    def slow(self: Checkpoints, snapshot: Any) -> Any:
+        time.sleep(0.3)
+        made = save(self, snapshot)
+        saved.append(len(saved) + 1)
+        return made
+
+    def noted(self: ClientSums, worker: Any, order: Order) -> Any:
+        asked.add((order.round, len(saved)))
+        return answer(self, worker, order)
+
+    monkeypatch.setattr(Checkpoints, "save", slow)
+    monkeypatch.setattr(ClientSums, "answer", noted)
+    go(tmp_path / "out")
+    assert asked == {(1, 0), (2, 1)}
 
 
 def test_notes_that_are_lost_or_of_another_cohort_are_named(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ class Collector:
 
     def _joined(self, client: str, shares: Mapping[str, Mapping[int, int]], good: Callable[[bytes], bool]) -> bytes:
         """A client's secret. Where shares are false, others are tried while there are more than enough."""
-        found, needed = shares.get(client, {}), self.session.threshold
+        found, needed = shares.get(client, {}), self.directory.threshold
         for places in itertools.islice(itertools.combinations(sorted(found), needed), _TRIES):
             secret = join({place: found[place] for place in places})
             if secret < 1 << (8 * KEY) and good(secret.to_bytes(KEY, "big")):

@@ -16,7 +16,13 @@ from fedreel.core.secure.masks import Vector
 from fedreel.core.weights import Layout, Weights
 from fedreel.errors import Diverged, RecipeError, RunError
 
-RANGES: Mapping[str, float] = {"count": 1e7, "loss": 1e4, "metric": 1e6, "derived-number": 1e6}  # of numbers, by kind
+RANGES: Mapping[str, float] = {  # of numbers, by kind
+    "count": 1e7,
+    "label-statistics": 1e7,
+    "loss": 1e4,
+    "metric": 1e6,
+    "derived-number": 1e6,
+}
 COUNTERS = 2.0**16  # by how much a counter of the model changes in a round, at most
 STATISTICS = 64.0  # times the clip: running means and variances are no steps of an optimizer
 _EXACT = 52  # bits of an integer that a float64 holds, one less

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -39,7 +40,7 @@ class Session:
 
     @property
     def threshold(self) -> int:
-        """How many must be left at the end: more than two thirds of the cohort, so that it cannot agree on two ends."""
+        """How many must be left at the end, at least: more than two thirds of the cohort."""
         return 2 * len(self.cohort) // 3 + 1
 
     def place(self, client: str) -> int:
@@ -108,6 +109,14 @@ class Directory(dict[str, Entry]):
     def digest(self) -> bytes:
         told = [[e.client, e.site, e.channel.hex(), e.masking.hex()] for _, e in sorted(self.items())]
         return digest("directory", self.session.digest, json.dumps(told))
+
+    @cached_property
+    def threshold(self) -> int:
+        """How many must be left at the end, and open the sum together: so many that the server and all clients of one
+        site cannot have the others agree on two ends."""
+        largest = max(Counter(entry.site for entry in self.values()).values(), default=1)
+        cohort = len(self.session.cohort)
+        return min(cohort, max(self.session.threshold, (cohort + largest) // 2 + 1))
 
     @property
     def text(self) -> str:

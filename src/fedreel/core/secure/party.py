@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
@@ -110,7 +109,7 @@ class Party:
         places = {client: session.place(client) for client in peers}
         secrets = bytes.fromhex(self.kept.masking), seed
         of_key, of_seed = (
-            split(int.from_bytes(secret, "big"), session.threshold, [*places.values()]) for secret in secrets
+            split(int.from_bytes(secret, "big"), peers.threshold, [*places.values()]) for secret in secrets
         )
         both = {c: (of_key[at].to_bytes(SHARE, "big"), of_seed[at].to_bytes(SHARE, "big")) for c, at in places.items()}
         sealed = {c: self._sealed(peers, c, b"".join(pair)) for c, pair in both.items() if c != self.client}
@@ -183,10 +182,10 @@ class Party:
             for client, signature in read_table(signatures, SIGNATURE, self.kept.left).items()
             if self.identity.believes(peers[client].site, end.statement(client), signature)
         ]
-        if len(signed) < session.threshold:
+        if len(signed) < peers.threshold:
             raise Distrust(
                 "not enough clients have signed what the server told this one: it may have told them something else",
-                expected=f"at least {session.threshold} signatures under the same list, keys and model",
+                expected=f"at least {peers.threshold} signatures under the same list, keys and model",
                 found=f"{len(signed)}",
             )
         lost = [client for client in self.kept.shared if client not in self.kept.left]
@@ -231,21 +230,15 @@ class Party:
                     hint="fedreel site add-peer SITE.PUB, with the key that its owner gave you",
                 )
         self._check_enough(session, peers, peers)
-        largest, count = Counter(entry.site for entry in peers.values()).most_common(1)[0]
-        if count >= session.threshold and count < len(peers):
-            raise Distrust(
-                f"site '{largest}' alone has so many of the clients that it could open the sum with the server",
-                expected=f"fewer than {session.threshold} of {len(session.cohort)} at one site",
-            )
         return peers
 
     def _check_enough(self, session: Session, clients: Iterable[str], peers: Directory | None = None) -> None:
         known, names = peers or self._peers(session), [*clients]
         sites = {known[client].site for client in names}
-        if len(names) < session.threshold or len(sites) < self.min_cohort:
+        if len(names) < known.threshold or len(sites) < self.min_cohort:
             raise Distrust(
                 "too few take part in the sum",
-                expected=f"at least {session.threshold} clients, of at least {self.min_cohort} sites",
+                expected=f"at least {known.threshold} clients, of at least {self.min_cohort} sites",
                 found=f"{len(names)} clients of {len(sites)} sites",
             )
 

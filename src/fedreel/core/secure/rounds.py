@@ -211,16 +211,21 @@ class _Sum:
     ) -> Iterator[Answer]:
         """Answers as they come. As many must be there as the threshold says, and as the round wants."""
         wanted = math.ceil(self.at_least * len(self.session.cohort)) if phase in (KEYS, SHARES, MASKED) else 0
-        needed = min(max(self.session.threshold, wanted), len(self.session.cohort))
+        needed = min(max(self._threshold, wanted), len(self.session.cohort))
         session = packed(self.session.text)
         own = {c: {**(args or {}), SESSION: session, MESSAGE: packed(text)} for c, text in messages.items()}
         return self.fed.secure(phase, own, models or {}, min(1.0, (needed - 0.5) / max(len(messages), 1)))
 
+    @property
+    def _threshold(self) -> int:
+        """How many must answer; it is known for good when all keys are."""
+        return self.collector.directory.threshold if self.journal.said(KEYS) else self.session.threshold
+
     def _check_enough(self, said: Mapping[str, object]) -> None:
-        if len(said) < self.session.threshold:
+        if len(said) < self._threshold:
             raise RunError(
                 f"too few clients are left to open the sum of round {self.session.round}",
-                expected=f"at least {self.session.threshold} of {len(self.session.cohort)}",
+                expected=f"at least {self._threshold} of {len(self.session.cohort)}",
                 found=str(len(said)),
                 hint="the last checkpoint stands: mend the clients and --resume",
             )

@@ -10,7 +10,7 @@ from fedreel.core.task import Task
 from fedreel.errors import RecipeError
 from fedreel.registry import METHODS
 
-NUMBERS = ("count", "loss", "metric", "derived-number")  # kinds of numbers that can be summed
+NUMBERS = ("count", "loss", "metric", "derived-number", "label-statistics")  # kinds of numbers that can be summed
 _WHY = {  # beside those that need each update for what they are
     "ifca": "its clients choose among several models, and the choice itself must not be seen",
     "cfedvs": "it groups clients by how far each is from the others",

@@ -14,7 +14,6 @@ from fedreel.core.transfer.codes import Code, Damaged, join, make_code, split
 from fedreel.core.update import Named, Order
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.errors import Diverged
-from fedreel.sections import TransferConfig
 
 BASE = "transfer/base"  # which of several models that came with an order the change is against
 _REMEMBERED = 2

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedreel.config import TransferConfig
 from fedreel.core.weights import Layout, TensorInfo, Weights
-from fedreel.sections import TransferConfig
 
 BLOCK = 256  # numbers that share a scale
 SCALE, INDEX, VALUE = "transfer/scale", "transfer/index", "transfer/value"
