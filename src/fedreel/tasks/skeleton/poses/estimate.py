@@ -83,8 +83,8 @@ def guessed(poses: Poses) -> list[str]:
     """What a user must know of people whose knees and ankles are mostly outside the picture."""
     height, width = poses.size
     legs = poses.places[:, :, LEGS]
-    outside: np.ndarray = ((legs < 0) | (legs > np.array([width, height]))).any(axis=3)
-    share = (outside.all(axis=2) & poses.there).sum(axis=0) / poses.there.sum(axis=0)
+    outside = np.all(np.any((legs < 0) | (legs > [width, height]), axis=3), axis=2)
+    share = (outside & poses.there).sum(axis=0) / poses.there.sum(axis=0)
     return [
         f"the legs of person {m} are guessed: in {100 * part:.0f} % of the frames they are outside the picture"
         for m, part in enumerate(share, 1)
