@@ -272,12 +272,6 @@ def check_private(recipe: Recipe, method: Method, made: Blueprint) -> None:
             raise RecipeError(
                 "this tells of single clients", where=f"[round] {setting}", expected="as it is by default"
             )
-    if recipe.secure.sums:
-        raise RecipeError(
-            "noise under secure sums would have to be made in parts by the clients, which they do not do yet",
-            where="[secure] sums",
-            expected="false, with [privacy]",
-        )
     if recipe.privacy.unit == "client" and recipe.transfer is not None and recipe.transfer.together:
         raise RecipeError(
             "the server clips the change of each client, and would be sent a mean of several",

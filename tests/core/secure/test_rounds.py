@@ -162,6 +162,9 @@ def test_methods_that_need_each_update_are_refused_by_name(name: str) -> None:
 def test_settings_that_need_each_update_are_refused() -> None:
     assert "median compares single updates" in refused(round={"aggregation": "median"})
     assert "not seen under secure sums" in refused(round={"divergence": True})
+    assert "every number of a change" in refused(transfer={"up": "int8"})
+    assert "every number of a change" in refused(transfer={"together": True})
+    assert "made in parts by the clients" in refused(privacy={"noise": 1.0})
     with pytest.raises(RecipeError, match="clip is out of range"):
         SecureConfig(clip=0.0)
     with pytest.raises(RecipeError, match="bits is out of range"):

@@ -37,6 +37,19 @@ def check_sums(recipe: Recipe, task: Task, method: Method) -> None:
             expected="mean",
             hint="secure.clip and secure.weight_cap bound what one client can do",
         )
+    if recipe.privacy is not None:
+        raise RecipeError(
+            "noise under secure sums would have to be made in parts by the clients, which they do not do yet",
+            where="[secure] sums",
+            expected="false, with [privacy]",
+        )
+    if recipe.transfer is not None and (recipe.transfer.up != "full" or recipe.transfer.together):
+        raise RecipeError(
+            "under masks every number of a change has to travel, on the grid of the sum",
+            where="[transfer] up and together",
+            expected='"full" and false, with [secure] sums',
+            hint="fewer bytes: secure.bits = 32, or train a part of the model (task.backbone.tune)",
+        )
     if recipe.round.divergence:
         raise RecipeError(
             "how far each client's model is from the global one is not seen under secure sums",
