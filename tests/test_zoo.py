@@ -120,9 +120,10 @@ def test_verbs_without_a_model_say_which_they_use(
     assert expected in page
 
 
-def test_a_given_model_needs_no_note(videos: Path) -> None:
+def test_a_given_model_is_not_named_and_calls_drawn_pictures_unlike_its_clips(videos: Path) -> None:
     found = fedreel.recognize(videos / "one.mp4", "fights")
-    assert found.notes == []
+    (note,) = found.notes
+    assert note.startswith("this video is unlike those that the model learned from")
     assert {label for label, _ in found.ranking} == {"fight", "no fight"}  # type: ignore[union-attr]
     with pytest.raises(RunError, match="did you mean 'fights'"):
         fedreel.recognize(videos / "one.mp4", "figths")

@@ -74,11 +74,12 @@ def _few(data: Path | None) -> tuple[Row, ...]:
 def _robust(data: Path | None) -> tuple[Row, ...]:
     """Of given data the owners are the clients; beside that, clients who have two classes each."""
     if data is None:
-        return tuple(robust.rows(_CAP, _split("iid"), {"clients": "IID"}, robust.FEWER))
-    skewed = robust.rows(
-        _CAP, _split("pathological", num_classes_per_partition=2), {"clients": "two classes"}, robust.FEWER
+        return tuple(robust.rows(_CAP, {**_MOTION, **_split("iid")}, {"clients": "IID"}, robust.FEWER))
+    skewed = {**_MOTION, **_split("pathological", num_classes_per_partition=2)}
+    return (
+        *robust.rows(_CAP, _MOTION, {"clients": "owners"}, robust.HOSTILE),
+        *robust.rows(_CAP, skewed, {"clients": "two classes"}, robust.FEWER),
     )
-    return (*robust.rows(_CAP, {}, {"clients": "owners"}, robust.HOSTILE), *skewed)
 
 
 def _split(name: str, **more: Any) -> dict[str, Any]:
@@ -93,6 +94,16 @@ def _from_scratch() -> dict[str, Any]:
     return {**task, **train, "task.head": "linear"}
 
 
+# The head that robust rules were tried on: of the last stage, what is there and how much it changes.
+_MOTION: dict[str, Any] = {
+    "task.head": "motion",
+    "task.backbone.grid": 1,
+    "task.backbone.image.stages": 7,
+    "train.epochs": 4,
+    "train.lr": 0.01,
+    "train.weight_decay": 0.01,
+    "round.rounds": 15,
+}
 _CAP = 2.0  # about twice the farthest that an honest client moves (round.divergence)
 
 

@@ -574,7 +574,7 @@ def test_the_json_holds_all_that_was_found(video: Path, trained: Path, tmp_path:
     told = json.loads((tmp_path / "a.json").read_text())
     assert {*told} == {
         *("source", "sentence", "run", "client", "features", "seconds", "moments", "inside", "unknown", "notes"),
-        "trust",
+        *("trust", "scale"),
     }
     assert [(m["start"], m["end"], m["score"], m["rank"]) for m in told["moments"]] == [
         (m.start, m.end, m.score, m.rank) for m in made.moments

@@ -81,9 +81,8 @@ def gathered(found: list[list[Pose | None]], size: tuple[int, int], line: Timeli
 
 def guessed(poses: Poses) -> list[str]:
     """What a user must know of people whose knees and ankles are mostly outside the picture."""
-    height, width = poses.size
-    legs = poses.places[:, :, LEGS]
-    outside = np.all(np.any((legs < 0) | (legs > [width, height]), axis=3), axis=2)
+    legs, picture = poses.places[:, :, LEGS], np.array(poses.size[::-1])
+    outside = np.all(np.any((legs < 0) | (legs > picture), axis=3), axis=2)
     share = (outside & poses.there).sum(axis=0) / poses.there.sum(axis=0)
     return [
         f"the legs of person {m} are guessed: in {100 * part:.0f} % of the frames they are outside the picture"
