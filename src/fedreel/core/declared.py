@@ -13,7 +13,7 @@ from fedreel.core.task import Task
 from fedreel.core.trust import QUESTIONS
 from fedreel.core.update import EVALUATE, SECURE, TRAIN, Answer, Order
 
-_MESSAGE = 1 << 24  # bytes of a message of a secure sum
+_MOST = 1 << 24  # bytes of a message of a secure sum
 TESTED = "n"  # how many samples a test was made with: every test says it
 TENSORS = (
     "weights",
@@ -61,14 +61,21 @@ def declared(method: Method, task: Task, order: Order, privacy: PrivacyConfig | 
         return Declared({**dict.fromkeys(task.metrics, "metric"), TESTED: "count"}, frozenset(task.metrics))
     if order.kind == SECURE:  # of which form they are, those who read them know
         names = ("head", "body") if order.trains else ("secure-message",)
-        return Declared(dict.fromkeys(names, "masked-sum"), problem=None if order.trains else _long)
+        return Declared(dict.fromkeys(names, "masked-sum"), problem=_vector if order.trains else _message)
     asked = QUESTIONS.get(order.question) or getattr(method, order.question, None)
     return Declared(
         getattr(asked, "sends", {}), frozenset(getattr(asked, "may_lack", ())), getattr(asked, "problem", None)
     )
 
 
-def _long(answer: Answer) -> str:
+def _message(answer: Answer) -> str:
     """What is wrong with a message of a secure sum, before anybody reads it."""
     text = answer.tensor("secure-message")
-    return "" if text.ndim == 1 and text.dtype == torch.uint8 and len(text) <= _MESSAGE else "no message, or a long one"
+    return "" if text.ndim == 1 and text.dtype == torch.uint8 and len(text) <= _MOST else "no message, or a long one"
+
+
+def _vector(answer: Answer) -> str:
+    """What is wrong with a client's part of a secure sum."""
+    head, body = answer.tensor("head"), answer.tensor("body")
+    whole = head.dtype == torch.int64 and body.dtype in (torch.int32, torch.int64)
+    return "" if whole and head.ndim == body.ndim == 1 else "no vector of integers"
