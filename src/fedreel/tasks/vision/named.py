@@ -71,8 +71,9 @@ class NamedClasses:
         usual = float(np.quantile(self.vectors @ self.sentence(text), 1 - RARE))
         if best > usual:
             return []
-        said = f"at most {max(best, 0):.2f}, and the names of {100 * RARE:.0f} % of all classes are more like it than"
-        return [f"probably nothing of it is to be seen: what is seen is like the sentence by {said} {usual:.2f}"]
+        seen = f"what is seen has a likeness of at most {max(best, 0):.2f} to the sentence"
+        said = f"{seen}; of all classes' names, one in twenty has {usual:.2f} or more"
+        return [f"probably nothing of it is to be seen: {said}"]
 
     def _vectors(self, texts: Sequence[str]) -> np.ndarray:
         return np.stack([mean_vector(vectors) for vectors in self.words(texts)])
