@@ -32,15 +32,22 @@ class Submitted:
     received: int = 0  # bytes that came from the sites, and that went to them, without those of tests
     sent: int = 0
     waiting: tuple[str, ...] = ()
+    epsilon: float | None = None  # what it has given away so far, where that is counted
 
     def __str__(self) -> str:
         if self.state == "waiting":
             return f"{self.out}: waits until it is approved at {', '.join(self.waiting)} (there: fedreel site jobs)"
         if self.state == "finished":
-            return f"{self.out}: finished, {self.rounds} rounds"
+            return f"{self.out}: finished, {self.rounds} rounds{self._spent}"
         if self.state == "missing":
             return f"{self.out}: not started, or moved elsewhere"
-        return f"{self.out}: not finished, {self.rounds} rounds done; continue with: fedreel submit ... --resume"
+        return (
+            f"{self.out}: not finished, {self.rounds} rounds done{self._spent}; go on with: fedreel submit ... --resume"
+        )
+
+    @property
+    def _spent(self) -> str:
+        return "" if self.epsilon is None else f", epsilon {self.epsilon:.2f}"
 
 
 @dataclass(frozen=True)
@@ -99,9 +106,11 @@ def _job(note: dict[str, Any]) -> Submitted:
     summary = read_summary(out)
     if summary.get("complete"):
         rounds, received, sent = (int(summary.get(key, 0)) for key in ("rounds", "bytes_up", "bytes_down"))
-        return Submitted(out, "finished", rounds, received, sent)
+        return Submitted(out, "finished", rounds, received, sent, epsilon=summary.get("privacy", {}).get("epsilon"))
     if not (out / "metrics.jsonl").exists():
         return Submitted(out, "missing", 0)
     rows = [*read_metrics(out, "train")]
     received, sent = (sum(int(row.get(key, 0)) for row in rows) for key in ("bytes_up", "bytes_down"))
-    return Submitted(out, "not finished", max((row["round"] for row in rows), default=0), received, sent)
+    spent = max((float(row["epsilon"]) for row in read_metrics(out, "privacy")), default=None)
+    done = max((row["round"] for row in rows), default=0)
+    return Submitted(out, "not finished", done, received, sent, epsilon=spent)

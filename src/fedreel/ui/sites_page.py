@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedreel.sites.status import Status
 
 FRESH = 10.0  # seconds: to ask Flower starts a process
+_JOB = ("run", "state", "rounds", "from sites", "to sites")
 STATES = {"online": "good", "finished": "good", "offline": "bad"}
 
 
@@ -88,6 +89,7 @@ def _drawn(request: Request) -> Html:
             job.rounds,
             quantity(job.received, size(job.received)),
             quantity(job.sent, size(job.sent)),
+            "–" if job.epsilon is None else quantity(job.epsilon, f"{job.epsilon:.2f}"),
         ]
         for job in found.jobs
     ]
@@ -98,10 +100,13 @@ def _drawn(request: Request) -> Html:
         section(
             "jobs",
             "Jobs",
-            table(["run", "state", "rounds", "from sites", "to sites"], jobs, caption="Jobs") if jobs else nothing,
+            table([*_JOB, "epsilon"], jobs, caption="Jobs") if jobs else nothing,
         ),
     ]
-    said = "What left a site is in the ledger that the site keeps itself: fedreel ledger SITE_FOLDER, at the site."
+    said = (
+        "What left a site is in the ledger that the site keeps itself, and what private jobs have given away in its "
+        "budget. At the site: fedreel ledger SITE_FOLDER, fedreel site budget."
+    )
     return styled(el("div", server, problem, lists, el("p", said, class_="hint")))
 
 
