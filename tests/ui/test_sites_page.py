@@ -63,6 +63,24 @@ def test_a_server_that_does_not_run_tells_who_is_enrolled_and_what_was_submitted
     assert any(line.startswith(f"job      {places.runs / 'half'}: not finished, 4 rounds done") for line in lines)
 
 
+def test_what_private_jobs_have_given_away_is_told_finished_or_not(places: Places) -> None:
+    runs = places.runs
+    (runs / "good" / "summary.json").write_text(
+        json.dumps({"complete": True, "rounds": 7, "privacy": {"epsilon": 3.25}})
+    )
+    with open(runs / "half" / "metrics.jsonl", "a") as file:
+        for round, spent in ((3, 1.0), (4, 1.5)):
+            file.write(json.dumps({"round": round, "phase": "privacy", "epsilon": spent}) + "\n")
+    text = owner(places).get("/sites").text
+    assert "3.25" in text
+    assert "1.50" in text
+    lines: list[str] = []
+    assert places.server is not None
+    status.show(places.server, lines.append)
+    assert f"job      {runs / 'good'}: finished, 7 rounds, epsilon 3.25" in lines
+    assert any("4 rounds done, epsilon 1.50" in line for line in lines)
+
+
 def test_who_is_online_is_asked_of_the_server(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ServerFolder, "running", True)
     nodes = {"node-north": {"status": "online", "online-at": "2026-01-01 10:00"}, "node-south": {"status": "offline"}}
