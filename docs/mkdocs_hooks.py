@@ -35,10 +35,10 @@ REFERENCE = {  # page -> title, lead, names: what `fedreel` exports, and what "a
         "A recipe says what a run does. These are its sections; `fedreel list` has what can stand in them.",
         "fedreel.config.Recipe",
         *(
-            f"fedreel.sections.{name}Config"
+            f"fedreel.config.{name}Config"
             for name in ("Data", "Round", "Train", "Privacy", "Secure", "Transfer", "Attack")
         ),
-        "fedreel.sections.check_ranges",
+        "fedreel.config.check_ranges",
     ),
     "methods": (
         "Methods",

@@ -49,12 +49,12 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, SiteFo
 
 def summed(sites: dict[str, SiteFolder], out: Path, lost: list[tuple[str, str]]) -> tuple[Federation, Notes]:
     """One round at the sites."""
-    given = toy_recipe(1, task={"name": "toy", "clients": 10}, method={"name": "fedavg"})
+    task, secure = {"name": "toy", "clients": 10}, SecureConfig(sums=True)
+    given = toy_recipe(1, task=task, method={"name": "fedavg"}, secure=secure)
     recipe = replace(
         given,
         train=replace(given.train, momentum=0.0, keep_optimizer=False),
         round=replace(given.round, evaluate_every=0, repeat=0, min_answers=0.5),
-        secure=SecureConfig(sums=True),
     )
     job = Job(recipe, TASK, FedAvg(), pick_device("cpu"), out, out.name)
     link, notes = cast(Link, NearLink(sites)), Notes()

@@ -45,6 +45,8 @@ def toy_recipe(rounds: int, seconds: float = 0.0, **changes: Any) -> Recipe:
         "round": RoundConfig(rounds=rounds, evaluate_every=rounds, min_answers=1.0),
         "transfer": TransferConfig(up="int8", down="changes"),  # remainders and models that sites must find again
     }
+    if "secure" in changes:  # whose changes travel whole
+        given["transfer"] = TransferConfig(down="changes")
     return Recipe(**{**given, **changes})
 
 

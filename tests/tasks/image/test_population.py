@@ -268,7 +268,7 @@ def test_a_worker_keeps_one_copy_of_the_test_images_for_all_clients() -> None:
     worker = Worker.__new__(Worker)
     worker.task, worker.model = ImageTask(classes=2), torch.nn.Identity()
     worker.population, worker.residence, worker._known = made, Residence(torch.device("meta"), 10**9), {}
-    kept = [worker._data(client).test for client in made.clients]
+    kept = [worker.data_of(client).test for client in made.clients]
     assert len({id(test.images) for test in kept}) == 1
     assert kept[0].images.device.type == "meta"
 

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from fedreel.machine.progress import Tell
-from fedreel.tasks.skeleton.poses.folder import PosesAlbum
-from fedreel.tasks.skeleton.poses.result import PosesResult
+from fedreel.tasks.skeleton.poses.result import PosesAlbum, PosesResult
 from fedreel.tasks.use.options import Json, Page, Place, out_is, source_is
 
 OUT = "Write the skeletons to this npz file; those of a folder of videos to a folder too, a file for each owner."

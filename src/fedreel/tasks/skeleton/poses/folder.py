@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -21,37 +21,11 @@ from fedreel.report.shell import document, section
 from fedreel.tasks.skeleton.poses.estimate import Poses, estimate
 from fedreel.tasks.skeleton.poses.layout import JOINTS
 from fedreel.tasks.skeleton.poses.networks import BlazePose
+from fedreel.tasks.skeleton.poses.result import Followed, PosesAlbum
 from fedreel.tasks.skeleton.poses.weights import Weights
 from fedreel.tasks.use.outputs import Places
-from fedreel.tasks.use.result import FolderResult
 
 UNKNOWN = "unknown"  # class or subject of a video that nothing is said of
-
-
-@dataclass(frozen=True)
-class Followed:
-    """A video of the folder: how many people were followed in how many frames, and in which share of these each."""
-
-    path: str
-    frames: int
-    people: int
-    seen: list[float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PosesAlbum(FolderResult):
-    """Who was followed in the videos of a folder. `run` is the place of the weights."""
-
-    videos: list[Followed]
-    detail: str
-    weights: str  # their fingerprint
-    sets: list[str] = field(default_factory=list)  # files of skeletons: an owner each
-
-    def lines(self) -> list[str]:
-        wide = max(len(video.path) for video in self.videos)
-        return [
-            f"{v.path:{wide}}  {count(v.people, 'person', 'people')} in {count(v.frames, 'frame')}" for v in self.videos
-        ]
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fedreel.tasks.use.result import Result
+from fedreel.report.markup import count
+from fedreel.tasks.use.result import FolderResult, Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,3 +31,29 @@ class PosesResult(Result):
             for number, (seen, score) in enumerate(shares, 1)
         ]
         return [head, *rows]
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A video of the folder: how many people were followed in how many frames, and in which share of these each."""
+
+    path: str
+    frames: int
+    people: int
+    seen: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PosesAlbum(FolderResult):
+    """Who was followed in the videos of a folder. `run` is the place of the weights."""
+
+    videos: list[Followed]
+    detail: str
+    weights: str  # their fingerprint
+    sets: list[str] = field(default_factory=list)  # files of skeletons: an owner each
+
+    def lines(self) -> list[str]:
+        wide = max(len(video.path) for video in self.videos)
+        return [
+            f"{v.path:{wide}}  {count(v.people, 'person', 'people')} in {count(v.frames, 'frame')}" for v in self.videos
+        ]
