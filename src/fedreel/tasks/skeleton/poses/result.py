@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fedreel.report.markup import count
 from fedreel.tasks.use.result import FolderResult, Result
 
 
@@ -53,6 +52,8 @@ class PosesAlbum(FolderResult):
     sets: list[str] = field(default_factory=list)  # files of skeletons: an owner each
 
     def lines(self) -> list[str]:
+        from fedreel.report.markup import count  # brings numpy
+
         wide = max(len(video.path) for video in self.videos)
         return [
             f"{v.path:{wide}}  {count(v.people, 'person', 'people')} in {count(v.frames, 'frame')}" for v in self.videos
