@@ -38,6 +38,9 @@ from support.toy import PlainToy, Toy
 pytest.importorskip("dp_accounting", reason="needs the extra 'privacy'")
 
 
+IDLE = {"noise": 1.0, "clip_quantile": 0.5, "sampling": "known", "test_noise": 3.0}  # where examples are units
+
+
 def recipe(privacy: PrivacyConfig | None, **rounds: Any) -> Recipe:
     return Recipe(
         device="cpu",
@@ -327,8 +330,13 @@ def test_methods_that_see_sums_work_with_statistics_at_home(tmp_path: Path, meth
 
 
 @pytest.mark.parametrize(
-    "wrong", [{}, {"unit": "example", "noise": 1.0}, {"unit": "example", "epsilon": 1.0, "clip_quantile": 0.5}]
+    "wrong",
+    [
+        {},
+        {"unit": "example", "noise": 1.0},
+        *({"unit": "example", "epsilon": 1.0, name: value} for name, value in IDLE.items()),
+    ],
 )
-def test_a_section_without_a_budget_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_section_without_a_budget_or_with_what_changes_nothing_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(RecipeError, match="privacy"):
         PrivacyConfig(**wrong)

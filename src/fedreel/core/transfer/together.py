@@ -16,7 +16,7 @@ from fedreel.core.method import Method
 from fedreel.core.state import PrivateStore, State
 from fedreel.core.update import Failure, Named, Order, Result, Update
 from fedreel.core.weights import Layout, Weights
-from fedreel.errors import FedreelError, PolicyError, RecipeError, nearest
+from fedreel.errors import PolicyError, RecipeError
 
 _EMPTY = Weights(Layout(()), {})
 _SITE = "site"  # whose remainder that of a mean is
@@ -131,9 +131,3 @@ class Together:
         """What rounding leaves out of a mean is the site's, and no client's."""
         own = self.worker.store
         return PrivateStore(own.folder.with_name("together"), shared=own.shared, undone=own.undone)
-
-
-def check_weighing(by: str, declared: Sequence[str]) -> None:
-    """Raise if a server wants a mean by something that clients do not send."""
-    if by not in (known := ("equal", *declared)):
-        raise FedreelError(f"clients of this job cannot be weighed by '{by}'", hint=nearest(by, known))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from fedreel.core.aggregate import check_weighing
 from fedreel.core.client import Worker
 from fedreel.core.state import KEEP_ROUNDS, PrivateStore
 from fedreel.core.task import EVERYONE
-from fedreel.core.transfer.together import check_weighing
 from fedreel.core.update import Order
 from fedreel.errors import FedreelError
 from fedreel.machine.files import file_name, write_atomic
