@@ -12,7 +12,7 @@ DOCS := $(VENV)/.docs
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 TOOLS := $(VENV)-tools
 
-.PHONY: setup demo docs lint test test-fast test-durations fuzz wheel locks sbom clean all-tests fast-tests
+.PHONY: setup demo docs lint test test-fast test-flower test-durations fuzz wheel locks sbom clean all-tests fast-tests
 setup: $(DEV)
 
 # What runs jobs: enough for the demo.
@@ -54,6 +54,13 @@ test-fast: $(DEV)
 fast-tests: $(DEV)
 	$(PYTEST) -n 2 -m 'not slow' $(ARGS)
 
+# What has to do with Flower, with another version of it than the installed one: make test-flower FLOWER=1.42.0
+FLOWER := 1.42.0
+test-flower: $(DEV)
+	rm -rf .flower && $(BIN)/pip install -q --no-deps --target .flower flwr==$(FLOWER)
+	PYTHONPATH=$(CURDIR)/.flower $(PYTEST) tests/engines tests/sites tests/test_conformance.py tests/test_simulation.py \
+	  tests/test_site.py tests/test_sites_end_to_end.py tests/test_sites_network.py
+
 # Everything, and how long each test took is written to tests/durations.json. Wants a quiet machine.
 test-durations: $(DEV)
 	$(PYTEST) --write-durations $(ARGS)
@@ -83,4 +90,4 @@ sbom: $(DEV)
 	$(TOOLS)/bin/pip-licenses --python=$(BIN)/python --format=markdown --with-urls --output-file=dist/licences.md
 
 clean:
-	rm -rf $(TOOLS) $(VENV) .pytest_cache .ruff_cache .mypy_cache build dist site src/fedreel.egg-info
+	rm -rf $(TOOLS) $(VENV) .flower .pytest_cache .ruff_cache .mypy_cache build dist site src/fedreel.egg-info

@@ -13,11 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedreel.config import DataConfig
 from fedreel.data import shards as module
-from fedreel.data.clip_index import Clip, find
+from fedreel.data.clip_index import Clip, find, thinned
 from fedreel.data.shards import Shards, build, spaced
 from fedreel.errors import DataError
 from fedreel.media import video
+from fedreel.tasks.vision.clips import open_clips
 from support.shared import SHARED
 
 DATA = SHARED
@@ -294,6 +296,27 @@ def test_a_copy_maps_the_files_itself(tmp_path: Path) -> None:
     again = copy.deepcopy(shards)
     assert np.array_equal(again.clip(1), shards.clip(1))
     assert not np.shares_memory(again.clip(1), shards.clip(1))
+
+
+def test_some_clips_of_each_part_of_an_owners_are_spread_over_all_of_them() -> None:
+    clips = [Clip(f"{owner}{i}", owner=owner, split="test" if i > 6 else "") for owner in "ab" for i in range(9)]
+    kept = ["a0", "a2", "a4", "a7", "a8", "b0", "b2", "b4", "b7", "b8"]  # at thirds of seven; of two, both
+    assert [clip.path for clip in thinned(clips, 3)] == kept
+    assert thinned(clips, 0) == thinned(clips, 100) == clips
+
+
+def test_clips_that_are_not_used_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDREEL_CACHE", str(tmp_path / "cache"))
+    world(tmp_path / "in", 8)
+    some = open_clips(DataConfig(source=str(tmp_path / "in")), side=8, most=2)
+    assert [clip.path for clip in some.clips] == ["o0/c0/00.mp4", "o0/c1/02.mp4", "o1/c0/01.mp4", "o1/c1/03.mp4"]
+    assert len(Shards.open(some.folder)) == 4
+    every = open_clips(DataConfig(source=str(tmp_path / "in")), side=8)
+    assert len(every) == 8
+    of_shards = open_clips(DataConfig(source=str(every.folder)), side=8, most=2)
+    for again in (of_shards, copy.deepcopy(of_shards)):
+        assert [clip.path for clip in again.clips] == [clip.path for clip in some.clips]
+        assert np.array_equal(again.clip(3), some.clip(3))
 
 
 def test_more_parts_than_may_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from fedreel.data.clip_lists import beside, locate, read_lists
 from fedreel.data.splits import SPLITS, split_name
@@ -18,6 +19,7 @@ from fedreel.media.video import SUFFIXES
 INDEX = "index.csv"
 LAYOUTS = ("index", "split/owner/class", "owner/class", "split/class", "class", "flat")
 FIRST = 5  # videos that are named where some are missing
+C = TypeVar("C", bound="Clip")
 
 
 @dataclass(frozen=True, order=True)
@@ -147,6 +149,17 @@ def split_by(clips: Sequence[Clip], test_share: float, seed: int, by: str = "own
     absent = [clip for clip in clips if not clip.split]
     test = _test_owners(absent, test_share, seed) if by == "owner" else _test_clips(absent, test_share, seed)
     return [clip if clip.split else replace(clip, split="test" if clip in test else "train") for clip in clips]
+
+
+def thinned(clips: Sequence[C], most: int) -> list[C]:
+    """At most so many clips of each part of each owner's, spread evenly over those there are; 0: all."""
+    if not most:
+        return list(clips)
+    groups: dict[tuple[str, str], list[C]] = defaultdict(list)
+    for clip in clips:
+        groups[clip.owner, clip.split].append(clip)
+    kept = {group[len(group) * i // most].path for group in groups.values() for i in range(most)}
+    return [clip for clip in clips if clip.path in kept]
 
 
 def _guess(paths: list[str]) -> str:

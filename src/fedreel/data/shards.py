@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedreel.data.clip_index import Clip, Gaps
+from fedreel.data.clip_index import Clip, Gaps, thinned
 from fedreel.errors import DataError
 from fedreel.machine.files import locked, replacing
 from fedreel.machine.processes import in_processes
@@ -63,7 +63,7 @@ class Shards:
     Frames are raw bytes (`quality` 0), of which one gets read-only views, or JPEG pictures, decoded when asked for."""
 
     def __init__(self, folder: Path, index: dict[str, Any]) -> None:
-        self.folder = folder
+        self.folder, self._most = folder, 0
         self.side, self.quality = int(index["side"]), int(index["quality"])
         self.clips = [ShardClip(**{**e, "shared_with": tuple(e.get("shared_with", ()))}) for e in index["clips"]]
         gaps = index.get("gaps", {})
@@ -74,8 +74,9 @@ class Shards:
         self._mapping = Lock()
 
     @classmethod
-    def open(cls, folder: Path) -> Shards:
-        """Open finished shards, after checking that every part has the bytes its index promises."""
+    def open(cls, folder: Path, most: int = 0) -> Shards:
+        """Open finished shards, after checking that every part has the bytes its index promises; with `most`, so many
+        clips of each part of an owner's."""
         index = _load(folder / INDEX)
         if index.get("version") != VERSION:
             raise DataError(
@@ -91,13 +92,14 @@ class Shards:
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             where = str(folder / INDEX)
             raise DataError("the index of the shards is damaged", where=where, found=repr(error)) from error
+        shards.clips, shards._most = thinned(shards.clips, most), most
         return shards
 
     def __len__(self) -> int:
         return len(self.clips)
 
-    def __reduce__(self) -> tuple[Callable[[Path], Shards], tuple[Path]]:
-        return Shards.open, (self.folder,)  # a worker process maps the files itself
+    def __reduce__(self) -> tuple[Callable[[Path, int], Shards], tuple[Path, int]]:
+        return Shards.open, (self.folder, self._most)  # a worker process maps the files itself
 
     @property
     def labels(self) -> list[str]:

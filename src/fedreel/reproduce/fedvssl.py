@@ -206,6 +206,7 @@ SCALES = {
             "train.epochs": 1,
             "task.backbone.width": 4,
         },
+        given={"task.most": 12},
         rows={"centralised": {"round.rounds": 2, "train.milestones": []}},
     ),
     "small": Scale(

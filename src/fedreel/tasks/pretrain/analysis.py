@@ -13,6 +13,7 @@ from torch import nn
 from fedreel.config import DataConfig, Recipe, load_recipe
 from fedreel.core.state import PrivateStore
 from fedreel.core.task import Examples
+from fedreel.data.shards import Shards
 from fedreel.errors import DataError, RunError
 from fedreel.machine.device import pick_device
 from fedreel.metrics.landscape import landscape, sharpness
@@ -172,9 +173,13 @@ def sets(recipe: Recipe, task: Pretrain) -> list[LabelledSet]:
     """The downstream sets: folders in `downstream` beside the folder of the run's videos, or the playground's actions
     with their labels."""
     if recipe.data.source == "playground":
-        return [labelled_set("actions", open_clips(recipe.data, task.side))]
+        return [labelled_set("actions", open_clips(recipe.data, task.side, most=task.most))]
     folders = downstream_folders(Path(recipe.data.source).parent)
-    return [labelled_set(f.name, open_clips(DataConfig(source=str(f)), task.side, "task.stored")) for f in folders]
+
+    def shown(folder: Path) -> Shards:
+        return open_clips(DataConfig(source=str(folder)), task.side, "task.stored", task.most)
+
+    return [labelled_set(folder.name, shown(folder)) for folder in folders]
 
 
 def downstream_folders(data: Path) -> list[Path]:

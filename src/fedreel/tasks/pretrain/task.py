@@ -61,13 +61,14 @@ class Pretrain(Task, Embeds, Accountable):
     dropout: float = 0.5
     norm: Norm = "backbone"  # what colours are brought to: see scale_of; Catch-the-Patch's authors have imagenet
     differences: bool = False  # the network sees differences of neighbouring frames, not frames
+    most: int = 0  # clips of each part of an owner's, or of a downstream set: spread over all; 0: all
 
     def __post_init__(self) -> None:
         self.backbone.check_takes("clips")
         if self.tune == "head":
             raise untaught("pretraining teaches the backbone")
         self._check_pretext()
-        check_ranges(self, "task", frames=(2, math.inf), size=(1, math.inf), gap=(0, math.inf))
+        check_ranges(self, "task", frames=(2, math.inf), size=(1, math.inf), gap=(0, math.inf), most=(0, math.inf))
         check_ranges(self, "task", flip=(0, 1), jitter=(0, 1), dropout=(0, 1))
         if 0 != self.stored < self.size:
             raise RecipeError(
@@ -125,7 +126,7 @@ class Pretrain(Task, Embeds, Accountable):
         return PretextNetwork(backbone, self._asks.head(backbone))
 
     def population(self, data: DataConfig, seed: int) -> Population:
-        return WindowPopulation(open_clips(data, self.side, "task.stored"), data, self._asks, seed)
+        return WindowPopulation(open_clips(data, self.side, "task.stored", self.most), data, self._asks, seed)
 
     def windows(self, source: Shards, rows: Sequence[int]) -> Windows:
         """Clips of shards as examples of this task."""

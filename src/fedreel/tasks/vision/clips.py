@@ -119,31 +119,33 @@ def divided(clips: Sequence[clip_index.Clip], config: DataConfig) -> dict[str, A
     return Division(clips, names, config, config.seed, needed=False).describe()
 
 
-def open_clips(config: DataConfig, side: int, setting: str = "task.size") -> shards.Shards:
+def open_clips(config: DataConfig, side: int, setting: str = "task.size", most: int = 0) -> shards.Shards:
     """Shards of the recipe's source: the playground's actions, a folder of videos, or a folder of shards. `side` is the
-    shorter side of every clip, that of the squares that are seen; `setting` is what to change it by, if any."""
+    shorter side of every clip, that of the squares that are seen; `setting` is what to change it by, if any. With
+    `most`, so many clips of each part of an owner's; the others are not even decoded."""
     if config.source == "playground":
         _check_listless(config)
-        return _playground_clips(config, side)
+        return _playground_clips(config, side, most)
     root = playground.place_of(config, "actions", "a folder of videos, or a folder of shards")
     if (root / shards.INDEX).exists():
         _check_listless(config)
-        return _of_side(shards.Shards.open(root), side, setting)
+        return _of_side(shards.Shards.open(root, most), side, setting)
     found = clip_index.look_up(root, lists=config.lists, fold=config.fold)
     for line in found.gaps.lines():
         _tell(f"{line} ({root})")
-    folder = cache_folder() / "shards" / _fingerprint(root, side, config.quality, found)
-    return shards.build(found.clips, root, folder, side=side, quality=config.quality, gaps=found.gaps)
+    folder = cache_folder() / "shards" / _fingerprint(root, side, config.quality, found, most)
+    clips = clip_index.thinned(found.clips, most)
+    return shards.build(clips, root, folder, side=side, quality=config.quality, gaps=found.gaps)
 
 
-def _playground_clips(config: DataConfig, side: int) -> shards.Shards:
+def _playground_clips(config: DataConfig, side: int, most: int) -> shards.Shards:
     """The shards are named after the world: a copy of the cache serves on a machine that can decode no video."""
     name = f"{playground.name(config.seed, config.size)}-v{shards.VERSION}-{side}"
     folder = cache_folder() / "shards" / (f"{name}-q{config.quality}" if config.quality else name)
-    if (folder / shards.INDEX).is_file():
-        return shards.Shards.open(folder)
-    root = playground.cached(config.seed, config.size, ("actions",)) / "actions"
-    return shards.build(clip_index.find(root), root, folder, side=side, quality=config.quality)
+    if not (folder / shards.INDEX).is_file():
+        root = playground.cached(config.seed, config.size, ("actions",)) / "actions"
+        shards.build(clip_index.find(root), root, folder, side=side, quality=config.quality)
+    return shards.Shards.open(folder, most)
 
 
 def _by_owners(
@@ -214,9 +216,10 @@ def _with_split(clips: Sequence[clip_index.Clip], config: DataConfig, seed: int)
     return clip_index.split_by(found, config.test_share, seed + 1, by="clip")
 
 
-def _fingerprint(root: Path, side: int, quality: int, found: clip_index.Found) -> str:
+def _fingerprint(root: Path, side: int, quality: int, found: clip_index.Found, most: int) -> str:
     """A folder name for shards of these files at this size; other files, times or lists give another name."""
-    state = hashlib.sha256(f"{root.resolve()} {side} {quality} {shards.VERSION}".encode())
+    some = f" {most}" if most else ""
+    state = hashlib.sha256(f"{root.resolve()} {side} {quality} {shards.VERSION}{some}".encode())
     for path in sorted(p for p in root.rglob("*") if p.is_file()):
         stat = path.stat()
         state.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
