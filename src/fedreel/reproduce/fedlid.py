@@ -197,6 +197,7 @@ SCALES = {
             "task.most_per_class": 2,
             "train.batch_size": 64,
             "round.evaluate_every": 2,
+            "round.trust": False,
         },
         rows={
             "FedCA": {"method.public": 100},
