@@ -88,6 +88,7 @@ TASKS |= {system.task: system.cls for system in built_in()}
 ENGINES = Registry("fedreel.engines", "engine")
 ENGINES |= {
     "local": "fedreel.engines.local:LocalEngine",
+    "processes": "fedreel.engines.processes.engine:ProcessesEngine",
     "vector": "fedreel.engines.vector:VectorEngine",
     "streams": "fedreel.engines.streams:StreamsEngine",
     "flower-sim": "fedreel.engines.flower.engine:FlowerSimEngine",
