@@ -87,6 +87,7 @@ TASKS = Registry("fedreel.tasks", "task")
 TASKS |= {system.task: system.cls for system in built_in()}
 ENGINES = Registry("fedreel.engines", "engine")
 ENGINES |= {
+    "auto": "fedreel.engines.auto:AutoEngine",
     "local": "fedreel.engines.local:LocalEngine",
     "processes": "fedreel.engines.processes.engine:ProcessesEngine",
     "vector": "fedreel.engines.vector:VectorEngine",

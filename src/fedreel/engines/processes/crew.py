@@ -67,6 +67,15 @@ class ForkedCrew:
             pid = self._ask(_START, [there.fileno()])
         return pid, channel
 
+    def able(self) -> bool:
+        """Whether workers can train. Where this process has trained and the machine has a GPU, they cannot."""
+        pid, channel = self.start()
+        problem = "it died"
+        with channel.line, contextlib.suppress(Ended):
+            problem = channel.receive()[0]["problem"]
+        self.ended(pid)
+        return not problem
+
     def ended(self, pid: int) -> int:
         return self._ask(pid)
 
