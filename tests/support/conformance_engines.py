@@ -47,6 +47,7 @@ ROLES = tuple(dict.fromkeys(case.task for case in CASES.values()))
 SETTINGS: dict[str, dict[str, Any]] = {  # of engines that do less by default, or more than is needed
     "streams": {"at_once": 2},
     "processes": {"workers": 2},
+    "auto": {"workers": 2},
 }
 
 
