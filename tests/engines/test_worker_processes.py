@@ -72,6 +72,13 @@ class Scripted(FedAvg):
         super().local_training(client)
 
 
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def processes(folder: Path, workers: int, method: Method, alone: float = 0.0, **own: Any) -> ProcessesEngine:
     worker = make_worker(folder, method, **own)
     return ProcessesEngine(worker, ForkedCrew(worker, workers), workers, alone)
@@ -146,8 +153,8 @@ def test_a_job_that_cannot_be_handed_over_says_so(tmp_path: Path) -> None:
 
 
 def wait_for_gate(client: Client, folder: Path) -> None:
-    while client.name == "c0" and not (folder / OPEN).exists():
-        time.sleep(0.01)
+    if client.name == "c0":
+        until((folder / OPEN).exists)
 
 
 def open_gate_after_c1(client: Client, folder: Path) -> None:
@@ -324,13 +331,6 @@ def gated(tmp_path: Path) -> Iterator[Any]:
         (tmp_path / "gate" / OPEN).touch()
         process.kill()
         process.join()
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
