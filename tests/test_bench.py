@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import pytest
 
+from support.flower_site import environment, job_file, toy_recipe
 from support.warm import run_python
 
 BENCH = Path(__file__).parent.parent / "bench"
@@ -74,3 +77,26 @@ print(json.dumps([[*owners.data("0").numbers] == [*speed.sends] for owners in ma
 def test_clients_of_those_that_pretrain_tell_what_the_task_declares() -> None:
     """The server takes nothing less, and nobody starts these benches without a GPU."""
     assert last_line("-c", TOLD, warm=True) == [True, True]
+
+
+def test_what_the_engines_are_timed_on_is_the_same_job(tmp_path: Path) -> None:
+    data = np.random.default_rng(0)
+    users, labels = data.integers(0, 256, (6, 10, 3, 32, 32), dtype=np.uint8), data.integers(0, 10, (6, 10))
+    np.savez(tmp_path / "data.npz", images=users, labels=labels, cohorts=np.array([[0, 3, 5], [4, 1, 0]]))
+    options = ("--model", "linear", "--rounds", "1", "--data", str(tmp_path / "data.npz"), "--threads", "1")
+    weights = []
+    for job, *engine in (("bare",), ("fedreel",), ("fedreel", "--engine", "processes", "--workers", "2")):
+        out = tmp_path / "out.json"
+        done = run_python(BENCH / "engine_jobs" / f"{job}_job.py", *options, "--out", out, *engine, cwd=BENCH)
+        assert done.returncode == 0, done.stderr[-2000:]
+        weights.append(np.load(out.with_suffix(".npy")))
+    assert np.allclose(weights[0], weights[1], atol=1e-6)
+    assert np.array_equal(weights[1], weights[2])
+
+
+def test_recipes_are_timed_on_both_engines(tmp_path: Path) -> None:
+    job_file(tmp_path / "job.toml", toy_recipe(rounds=1))
+    with mock.patch.dict("os.environ", {"PYTHONPATH": environment()["PYTHONPATH"]}):
+        found = last_line("processes.py", "recipes", "--recipes", str(tmp_path / "job.toml"), "--rounds", "1")
+    assert found["seconds"].keys() == {"local", "processes"}
+    assert [*found["ratios"]] == [str(tmp_path / "job.toml")]

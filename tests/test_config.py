@@ -167,7 +167,7 @@ def test_later_overrides_win_and_the_rest_stays() -> None:
 
 
 def test_settings_of_the_default_engine_do_not_have_to_name_it() -> None:
-    assert load_recipe("recognition", ["engine.workers=2"]).engine == {"name": "local", "workers": 2}
+    assert load_recipe("recognition", ["engine.workers=2"]).engine == {"name": "auto", "workers": 2}
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

@@ -34,6 +34,8 @@ FRAMES = "flower, frames"
 FEW = {
     "streams": TALK + TRAINED + SUMMED,
     "vector": TALK + TRAINED + SUMMED,
+    "processes": TALK + TRAINED + SUMMED + ("scaffold", "moon", "cfedvs-summary", "task-summary", "centralised"),
+    "auto": ("private-state",),
 }  # they share all but their scheduling with `local`
 PAIRS = [
     (engine, name)

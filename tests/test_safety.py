@@ -29,6 +29,8 @@ ALLOWED = {  # who may reach the network, and with what
     "sites/listening.py": {"socket"},  # it is what the gate listens with
     "sites/place.py": {"httpx"},
     "engines/flower/processes.py": {"socket"},
+    "engines/processes/messages.py": {"socket"},  # a pair of them, between processes of one machine
+    "engines/processes/crew.py": {"socket"},
 }
 
 

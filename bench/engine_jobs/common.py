@@ -27,12 +27,18 @@ class Job:
     cohorts: list[list[int]]  # the users of every round, in order; the first WARM_UP rounds are not timed
 
 
+OPTIONS: dict[str, dict[str, Any]] = {  # of single contenders
+    "--actor-per-core": {"action": "store_true"},
+    "--engine": {"default": "local"},
+    "--workers": {"type": int, "default": 0, "help": "of the engine processes; 0: one a core"},
+    "--device": {"default": "cpu"},
+}
+
+
 def parse_arguments(*options: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     for option in options:
-        parser.add_argument(
-            option, **({"action": "store_true"} if option == "--actor-per-core" else {"default": "local"})
-        )
+        parser.add_argument(option, **OPTIONS[option])
     parser.add_argument("--model", choices=["linear", "cnn"], required=True)
     parser.add_argument("--rounds", type=int, required=True, help="timed rounds; one more is run first")
     parser.add_argument("--data", required=True, help="the .npz file that make_data wrote")
@@ -49,13 +55,13 @@ def set_up(threads: int) -> None:
         torch.backends.mkldnn.enabled = False
 
 
-def make_data(path: Path, rounds: int, seed: int = 0) -> None:
+def make_data(path: Path, rounds: int, seed: int = 0, clients: int = CLIENTS_PER_ROUND) -> None:
     """Write the seeded images (a coarse class pattern under noise), labels and cohorts that all contenders read."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, (USERS, IMAGES))
     patterns = rng.integers(0, 128, (CLASSES, 3, 4, 4), dtype=np.uint8).repeat(8, axis=2).repeat(8, axis=3)
     images = rng.integers(0, 128, (USERS, IMAGES, 3, 32, 32), dtype=np.uint8) + patterns[labels]
-    cohorts = [rng.choice(USERS, CLIENTS_PER_ROUND, replace=False) for _ in range(WARM_UP + rounds)]
+    cohorts = [rng.choice(USERS, clients, replace=False) for _ in range(WARM_UP + rounds)]
     np.savez(path, images=images, labels=labels, cohorts=np.stack(cohorts))
 
 
@@ -81,7 +87,9 @@ def flat_weights(model: nn.Module) -> np.ndarray:
     return torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
 
 
-def write_result(arguments: argparse.Namespace, job: Job, ticks: Sequence[float], model: nn.Module) -> None:
+def write_result(
+    arguments: argparse.Namespace, job: Job, ticks: Sequence[float], model: nn.Module, **beside: float
+) -> None:
     """Store the timed rounds, given `ticks` (the clock before the first and after every round), and the final model."""
     expected = WARM_UP + arguments.rounds + 1
     if len(ticks) != expected:
@@ -91,9 +99,10 @@ def write_result(arguments: argparse.Namespace, job: Job, ticks: Sequence[float]
         loss = functional.cross_entropy(model(job.images[:20].flatten(0, 1)), job.labels[:20].flatten())
     result: dict[str, Any] = {
         "seconds_per_round": np.diff(ticks)[WARM_UP:].tolist(),
-        "clients_per_round": CLIENTS_PER_ROUND,
+        "clients_per_round": len(job.cohorts[0]),
         "checksum": float(weights.astype(np.float64) @ np.cos(np.arange(weights.size))),
         "final_loss": float(loss),
+        **beside,
     }
     np.save(Path(arguments.out).with_suffix(".npy"), weights)
     Path(arguments.out).write_text(json.dumps(result))

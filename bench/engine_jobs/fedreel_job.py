@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedreel.config import Recipe, RoundConfig, TrainConfig
-from fedreel.core.aggregate import Mean
 from fedreel.core.federation import Federation
 from fedreel.core.task import ClientData, Examples, Outputs, Population, Task, Tensors
 from fedreel.methods.fedavg import FedAvg
@@ -62,35 +61,35 @@ class FixedCohorts(FedAvg):
     def run(self, fed: Federation) -> None:
         for round in fed.rounds():
             self.ticks.append(time.perf_counter())
-            average = Mean()
-            for update in fed.train([str(u) for u in self.job.cohorts[round - 1]], fed.weights):
-                self.add(average, update)
-            fed.weights = self.step(fed, average.value)
+            average = fed.average([str(u) for u in self.job.cohorts[round - 1]], fed.weights, by=self.weight_by)
+            fed.weights = self.step(fed, average.weights)
 
 
 def main() -> None:
-    arguments = parse_arguments("--engine")
+    arguments = parse_arguments("--engine", "--workers", "--device")
     set_up(arguments.threads)
     job = load_job(arguments.data, arguments.rounds)
     method = FixedCohorts(job=job, ticks=[])
     recipe = Recipe(
         system="bench",
-        device="cpu",
+        device=arguments.device,
         task={"name": arguments.model},
         method={"name": "fedavg"},
-        engine={"name": arguments.engine},
+        engine={"name": arguments.engine} | ({"workers": arguments.workers} if arguments.workers else {}),
         train=TrainConfig(batch_size=BATCH, lr=LEARNING_RATE, shuffle=False),
         round=RoundConfig(rounds=WARM_UP + arguments.rounds, evaluate_every=0),
     )
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
+        cpu = time.process_time()
         result = run(recipe, out, task=Images(job, arguments.model), method=method, quiet=True)
+        used = time.process_time() - cpu  # of this process: on `processes` what the server does
         ticks = [*method.ticks, method.ticks[0] + result.summary["wall_seconds"]]
         model = build_model(arguments.model)
         from safetensors.torch import load_file
 
         model.load_state_dict(load_file(out / "model" / "global.safetensors"))
-    write_result(arguments, job, ticks, model)
+    write_result(arguments, job, ticks, model, cpu_seconds=used)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Recipe:
     track: tuple[AtServer, ...] = ()  # tensorboard, wandb, mlflow
     task: dict[str, Any] = field(default_factory=dict)
     method: dict[str, Any] = field(default_factory=dict)
-    engine: dict[str, Any] = field(default_factory=lambda: {"name": "local"})
+    engine: dict[str, Any] = field(default_factory=lambda: {"name": "auto"})
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     round: RoundConfig = field(default_factory=RoundConfig)
@@ -86,7 +86,7 @@ def make_recipe(table: dict[str, Any], where: str = "recipe") -> Recipe:
     table = table | {key: {"name": table[key]} for key in _NAMED if isinstance(table.get(key), str)}
     engine = table.get("engine", {})
     if isinstance(engine, dict):  # settings of the default engine do not have to name it
-        table = {**table, "engine": {"name": "local", **engine}}
+        table = {**table, "engine": {"name": "auto", **engine}}
     recipe = build(Recipe, table, where)
     for known in (TASKS, METHODS, ENGINES):
         name = getattr(recipe, known.section).get("name")

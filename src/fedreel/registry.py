@@ -87,7 +87,9 @@ TASKS = Registry("fedreel.tasks", "task")
 TASKS |= {system.task: system.cls for system in built_in()}
 ENGINES = Registry("fedreel.engines", "engine")
 ENGINES |= {
+    "auto": "fedreel.engines.auto:AutoEngine",
     "local": "fedreel.engines.local:LocalEngine",
+    "processes": "fedreel.engines.processes.engine:ProcessesEngine",
     "vector": "fedreel.engines.vector:VectorEngine",
     "streams": "fedreel.engines.streams:StreamsEngine",
     "flower-sim": "fedreel.engines.flower.engine:FlowerSimEngine",

@@ -44,7 +44,11 @@ class Outcome:
 
 Stage = Callable[[str], Outcome]  # from the name of a case
 ROLES = tuple(dict.fromkeys(case.task for case in CASES.values()))
-SETTINGS: dict[str, dict[str, Any]] = {"streams": {"at_once": 2}}  # of engines that do less by default
+SETTINGS: dict[str, dict[str, Any]] = {  # of engines that do less by default, or more than is needed
+    "streams": {"at_once": 2},
+    "processes": {"workers": 2},
+    "auto": {"workers": 2},
+}
 
 
 def local(data: Path, out: Path) -> Stage:

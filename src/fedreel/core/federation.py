@@ -355,7 +355,8 @@ class Federation(Server):
         self.step += 1
         limit = self.config.time_limit or None
         at, client, own = self.round + self._beyond, lane.clients[0], {**args, **lane.args}
-        order = Order(at, self.step, client, kind, lane.models, own, question, limit, lane.together)
+        awaited = len(lane.clients) > 1
+        order = Order(at, self.step, client, kind, lane.models, own, question, limit, lane.together, awaited)
         self._admission.expect(order)
         self._tell_state(order.client, "working")
         self._engine.submit(order)

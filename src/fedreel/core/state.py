@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
@@ -125,6 +125,14 @@ class PrivateStore:
         while self._unsynced:
             with contextlib.suppress(FileNotFoundError):  # replaced by a newer generation meanwhile
                 sync_path(self._unsynced.popleft())
+
+    def taken_unsynced(self) -> list[str]:
+        """The files that `sync` would force to disk, for a process that does it in place of this one."""
+        return [str(self._unsynced.popleft()) for _ in range(len(self._unsynced))]
+
+    def add_unsynced(self, files: Iterable[str]) -> None:
+        """Files that another process has saved: `sync` forces them to disk as well."""
+        self._unsynced.extend(map(Path, files))
 
     def _generations(self, client: str) -> list[Key]:
         name = file_name(client)

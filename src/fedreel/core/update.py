@@ -32,6 +32,7 @@ class Order:
     question: str = ""
     limit: float | None = None
     together: tuple[str, ...] = ()  # by what a site weighs its clients into means; empty: each update leaves by itself
+    awaited: bool = False  # whether another order cannot begin before this one's answer is there
 
     @property
     def key(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The default engine: this process. One model, reused for all clients; weights loaded in place; no serialisation."""
+"""The engine `local`: this process. One model, reused for all clients; weights loaded in place; no serialisation."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class LocalEngine:
 
     slots = 1
     in_process = True  # attacks can be simulated: no client is elsewhere
+    chosen = why = ""  # which engine this is and why, if the recipe leaves that to fedreel
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker

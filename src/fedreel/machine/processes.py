@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +18,7 @@ from typing import Any, TypeVar, cast
 from fedreel.errors import RunError
 
 PATIENCE = 5.0  # seconds
+_PR_SET_PDEATHSIG = 1
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -30,7 +33,7 @@ class Pool(ProcessPoolExecutor):
         super().__init__(workers, multiprocessing.get_context("spawn"), _begin, (prepare,))
 
     def submit(self, *job: Any, **named: Any) -> Future[Any]:
-        with _without_script():  # processes are started here
+        with without_script():  # processes are started here
             return super().submit(_job, *job, **named)
 
     def stop(self) -> None:
@@ -80,8 +83,17 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def end_with_parent(by: int = signal.SIGTERM) -> None:
+    """In a child: be ended by this signal when the parent dies, even by kill -9. (Linux alone knows this.)"""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, by)
+
+
 @contextmanager
-def _without_script() -> Iterator[None]:
+def without_script() -> Iterator[None]:
     """Within this, processes that are started find no script to run again."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")

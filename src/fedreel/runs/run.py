@@ -89,7 +89,8 @@ def run(
         job = Job(recipe, task, method, device, out, folder.id, folder.start)
         trackers = find_trackers(recipe.track)
         title, rounds = recipe.system or recipe.method["name"], recipe.round.rounds
-        with closing(attacked(start_engine(job), recipe)) as engine, folder.writing(), closing(Now(out, rounds)) as now:
+        with closing(start_engine(job)) as started, folder.writing(), closing(Now(out, rounds)) as now:
+            engine = attacked(started, recipe)
             check_private(recipe, method, engine.blueprint)
             progress = folder.begin(device, engine.blueprint.digest, _conditions(engine))
             now.write()
@@ -110,12 +111,12 @@ def run(
                     transfer=recipe.transfer,
                     sums=_sums(job, engine),
                 )
-                _introduce(fed, disclosure.of_partition(engine.describe()), folder)
+                _introduce(fed, disclosure.of_partition(engine.describe()), folder, getattr(started, "why", ""))
                 method.run(fed)
                 folder.settle()
                 trust = _assessed(job, engine, fed)
             _save_model(job, engine.blueprint, fed, trust)
-            summary = _summary(job, engine, fed.progress, trust, disclosure.of_round())
+            summary = _summary(job, started, fed.progress, trust, disclosure.of_round())
             folder.write_json("summary.json", summary)
         return Result(out, summary)
 
@@ -127,12 +128,15 @@ def _conditions(engine: Engine) -> dict[str, str]:
     return {"fedreel": __version__, "torch": torch.__version__, "clients and how many samples they have": data}
 
 
-def _introduce(fed: Federation, told: dict[str, Any], folder: RunDir) -> None:
-    """What a run says before its first round, or before it goes on; `told` is about the clients' data."""
+def _introduce(fed: Federation, told: dict[str, Any], folder: RunDir, why: str) -> None:
+    """What a run says before its first round, or before it goes on; `told` is about the clients' data, `why` about an
+    engine that was chosen for it."""
     if fed.round == 0:
         fed.record("partition", **told)
         if "attack" in told:
             fed.record("note", text=told["attack"])
+    if why:
+        fed.record("note", text=why)
     for text in folder.changed:
         fed.record("note", text=f"resumed with something else than before: {text}")
 
@@ -196,9 +200,9 @@ def engine_starter(recipe: Recipe) -> Callable[[Job], Any]:
             raise RecipeError(f"unknown key '{key}'", where=f"[engine] {name}", hint=nearest(key, known))
     if recipe.attack is not None and not getattr(cls, "in_process", False):
         raise RecipeError(
-            "attacks are simulated where all clients work in one process, and nowhere else",
+            "attacks are simulated where this machine has all clients and no network is between, and nowhere else",
             where="[attack]",
-            expected="the engine local, vector or streams",
+            expected="the engine auto, local, processes, vector or streams",
             found=name,
             hint="take the section out, or change engine.name",
         )
@@ -292,7 +296,7 @@ def _summary(
         "system": recipe.system,
         "method": recipe.method["name"],
         "task": recipe.task["name"],
-        "engine": recipe.engine["name"],
+        "engine": getattr(engine, "chosen", "") or recipe.engine["name"],
         "device": str(job.device),
         "seed": recipe.seed,
         "rounds": progress.round,

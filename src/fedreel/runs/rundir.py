@@ -171,7 +171,7 @@ class RunDir(Watcher):
         return lock
 
     def _same_recipe(self, before: Recipe) -> None:
-        old, new = (_flat({**as_table(r), "engine": r.engine["name"]}) for r in (before, self.recipe))
+        old, new = (_flat({**as_table(r), "engine": _place(r.engine["name"])}) for r in (before, self.recipe))
         differ = [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in sorted({*old, *new}) if old.get(k) != new.get(k)]
         if differ:
             raise RunError(
@@ -188,6 +188,11 @@ def _completed(recipe: Recipe) -> Recipe:
         return resolved(recipe, make_task(recipe), make_method(recipe))
     except RecipeError:  # of a task or method that is not registered here
         return recipe
+
+
+def _place(engine: str) -> str:
+    """Where clients are worked for. Whether that is one process or several makes no other run."""
+    return "this machine" if engine in ("auto", "local", "processes") else engine
 
 
 def check_place(path: Path, resume: bool) -> bool:

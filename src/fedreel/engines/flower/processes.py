@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import pwd
 import secrets
@@ -16,10 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedreel.errors import RunError
+from fedreel.machine.processes import end_with_parent
 
 _NEEDED = ("PATH", "PYTHONPATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYTHONUNBUFFERED", "OMP_NUM_THREADS")
 _MARK = "FEDREEL_STARTED_BY"  # in the environment of everything we start, so that grandchildren are found too
-_PR_SET_PDEATHSIG = 1
 
 
 class Processes:
@@ -48,7 +47,7 @@ class Processes:
                 user=user,
                 group=pwd.getpwnam(user).pw_gid if user else None,
                 extra_groups=[] if user else None,
-                preexec_fn=_die_with_parent,
+                preexec_fn=end_with_parent,
             )
         self._started.append(process)
         return process
@@ -154,12 +153,3 @@ def last_lines(log: Path, n: int = 12) -> str:
         return "\n".join(log.read_text(errors="replace").strip().splitlines()[-n:])
     except OSError:
         return ""
-
-
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
-
-def _die_with_parent() -> None:
-    """In the child: be terminated when the parent dies, even by kill -9."""
-    if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
