@@ -19,7 +19,7 @@ from fedreel.registry import ENGINES, TASKS
 from fedreel.runs.reading import read_metrics
 from fedreel.runs.run import run
 from support.conformance_engines import Stage, assert_same_end, local, stage, summary
-from support.conformance_jobs import CACHED, CASES, NEEDS_ALL_DATA, SMALL_TASKS, write_data
+from support.conformance_jobs import CACHED, CASES, NEEDS_ALL_DATA, NEEDS_CLOCK, SMALL_TASKS, write_data
 from support.flower_site import toy_recipe
 from support.synthetic import Held
 from support.toy import Toy
@@ -30,18 +30,19 @@ ROUNDED = {"vector"}  # engines that promise the numbers of `local` up to roundi
 TALK = ("chains", "questions", "several-models", "private-state", "fedca-image", "fedlid-image")
 SUMMED = ("secure", "secure-private")
 TRAINED = ("head", "lora", "mae-lora", "fedvmr-qd-detr")  # parts of networks, and what is seen once
+LATE = ("fedasync", "fedbuff")  # orders that outlast their rounds
 FRAMES = "flower, frames"
 FEW = {
-    "streams": TALK + TRAINED + SUMMED,
-    "vector": TALK + TRAINED + SUMMED,
-    "processes": TALK + TRAINED + SUMMED + ("scaffold", "moon", "cfedvs-summary", "task-summary", "centralised"),
+    "streams": TALK + TRAINED + SUMMED + LATE,
+    "vector": TALK + TRAINED + SUMMED + LATE,
+    "processes": TALK + TRAINED + SUMMED + ("scaffold", "moon", "cfedvs-summary", "task-summary", "centralised", *LATE),
     "auto": ("private-state",),
 }  # they share all but their scheduling with `local`
 PAIRS = [
     (engine, name)
     for engine in (FRAMES, *ENGINES)
     for name in FEW.get(engine, CASES)
-    if engine not in ("local", "flower") and not (engine == FRAMES and name in NEEDS_ALL_DATA)
+    if engine not in ("local", "flower") and not (engine == FRAMES and name in NEEDS_ALL_DATA | NEEDS_CLOCK)
 ]
 
 Stages = Callable[[str], Stage]

@@ -22,6 +22,7 @@ from fedreel.sections import (
     SecureConfig,
     TrainConfig,
     TransferConfig,
+    WorldConfig,
     check_ranges,
 )
 
@@ -50,6 +51,7 @@ class Recipe:
     server: TrainConfig | None = None  # [server]: how the server trains, for methods in which it does; none: as clients
     transfer: TransferConfig | None = None  # [transfer]: in which form models travel; none: as they are
     attack: AttackConfig | None = None  # [attack]: none: nobody lies
+    world: WorldConfig | None = None  # [world]: how long clients take by a clock of their own; none: no clock
 
     def __post_init__(self) -> None:
         check_ranges(self, "recipe", seed=(0, 2**63 - 1))
@@ -57,6 +59,19 @@ class Recipe:
         if self.device.partition(":")[0] not in devices:
             hint = nearest(self.device, devices)
             raise RecipeError(f"unknown device '{self.device}'", expected="auto, cpu, cuda or cuda:N", hint=hint)
+        if self.world is not None and (self.privacy is not None or self.secure.sums):
+            raise RecipeError(
+                "a clock notes who came when, which privacy and secure sums do not let anybody know",
+                where="[world]",
+                expected="no [privacy], and secure.sums = false",
+            )
+        if self.round.test_clients and self.privacy is not None:
+            raise RecipeError(
+                "tests that are told with noise are counted as tests of all clients",
+                where="[round] test_clients",
+                expected="0 with [privacy]",
+                found=str(self.round.test_clients),
+            )
 
 
 def load_recipe(source: str | Path, overrides: typing.Sequence[str] | typing.Mapping[str, Any] = ()) -> Recipe:

@@ -66,6 +66,8 @@ METHODS |= {
     "fedper": "fedreel.methods.fedper:FedPer",
     "fedrep": "fedreel.methods.fedrep:FedRep",
     "fedagm": "fedreel.methods.fedagm:FedAGM",
+    "fedasync": "fedreel.methods.fedasync:FedAsync",
+    "fedbuff": "fedreel.methods.fedbuff:FedBuff",
     "moon": "fedreel.methods.moon:MOON",
     "loss": "fedreel.methods.loss:LossWeighted",
     "fedu": "fedreel.methods.fedu:FedU",

@@ -57,6 +57,7 @@ class RoundConfig:
     keep_models: int = 0  # how many global models to keep, evenly over the rounds: round-0010, round-0020, ...
     mean_over: Literal["all", "trained"] = "all"  # whose tests are in the means; trained: those who have trained yet
     trust: bool = True  # after the last round, ask how far the model is to be trusted; not where nothing is tested
+    test_clients: int = 0  # how many clients are asked to test, others each time; 0: all
     divergence: bool = False  # note how far each client's model is from the global one: its backbone, its head
 
     def __post_init__(self) -> None:
@@ -66,7 +67,9 @@ class RoundConfig:
         if self.max_weight != 0:
             check_ranges(self, "round", max_weight=(1, math.inf))
         check_ranges(
-            self, "round", **dict.fromkeys(("evaluate_every", "repeat", "time_limit", "keep_models"), (0, math.inf))
+            self,
+            "round",
+            **dict.fromkeys(("evaluate_every", "repeat", "time_limit", "keep_models", "test_clients"), (0, math.inf)),
         )
 
 
@@ -171,6 +174,25 @@ class AttackConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self, "attack", clients=(1, math.inf), scale=(-1e6, 1e6))
+
+
+@dataclass(frozen=True)
+class WorldConfig:
+    """[world]: how long clients would take on devices of their own. A clock that only their work moves tells the time;
+    a simulation goes as fast as it can."""
+
+    seconds: float = 0.1  # that a middling device takes to train on a sample
+    spread: float = 1.0  # of devices: standard deviation of the logarithm of how slow they are
+    line: float = 1e6  # bytes a second, up and down, of a middling line
+    line_spread: float = 1.0
+    devices: AtServer = ""  # in place of these four: a file of devices, from `fedreel data devices`
+    drop: float = 0.0  # probability that a client who was ordered to train does not come back
+    over: float = 0.0  # so many more clients are ordered to train in a round, in shares; the first to answer count
+    deadline: float = 0.0  # seconds after which a round does not wait any longer; 0: it does
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "world", seconds=(0, math.inf), spread=(0, 5), line=(1e-3, math.inf), line_spread=(0, 5))
+        check_ranges(self, "world", drop=(0, 0.99), over=(0, 10), deadline=(0, math.inf))
 
 
 def check_ranges(config: object, section: str, **ranges: tuple[float, float]) -> None:

@@ -31,10 +31,10 @@ class Forks:
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # what has touched a GPU cannot be forked
         )
 
-    def run(self, out: Path, kill: dict[str, Any] | None = None) -> dict[str, Any]:
+    def run(self, out: Path, kill: dict[str, Any] | None = None, method: str = "fedbn") -> dict[str, Any]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"out": str(out), "kill": kill}) + "\n")
+        self.process.stdin.write(json.dumps({"out": str(out), "method": method, "kill": kill}) + "\n")
         self.process.stdin.flush()
         said: dict[str, Any] = {}
         while "ended" not in said:
@@ -93,8 +93,8 @@ def outcome(out: Path) -> dict[str, Any]:
     return {"files": files, "metrics": rows, "summary": summary}
 
 
-def finish(forks: Forks, out: Path) -> dict[str, Any]:
-    said = forks.run(out)
+def finish(forks: Forks, out: Path, method: str = "fedbn") -> dict[str, Any]:
+    said = forks.run(out, method=method)
     assert said["ended"]["code"] == 0, said
     left = [p for p in out.rglob("*") if p.name.endswith(".tmp") and p.parent.name != "clients"]
     assert not [p for p in left if "checkpoint" in p.parts], left
@@ -134,3 +134,14 @@ def test_killed_over_and_over(forks: Forks, undisturbed: Any, folder: Path) -> N
         deaths += 1
     assert deaths >= 3
     assert finish(forks, folder / "run") == expected
+
+
+def test_orders_that_outlast_their_rounds_outlive_their_server(forks: Forks, folder: Path) -> None:
+    """Killed at a write, with clients at work whose orders are of earlier rounds."""
+    calls = forks.run(folder / "whole", method="fedbuff")["calls"]
+    expected, killed = outcome(folder / "whole"), 0
+    for at in range(calls // 3, calls, max(1, calls // 9)):
+        out = folder / str(at)
+        killed += forks.run(out, {"at": at, "when": "after"}, "fedbuff")["ended"]["killed"]
+        assert finish(forks, out, "fedbuff") == expected, f"killed after call {at}"
+    assert killed >= 5

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
 
-from fedreel.config import DataConfig, Recipe, RoundConfig, SecureConfig, TrainConfig, TransferConfig
+from fedreel.config import DataConfig, Recipe, RoundConfig, SecureConfig, TrainConfig, TransferConfig, WorldConfig
 from fedreel.core.job import make_method, make_task
 from fedreel.engines.flower import engine
 from fedreel.engines.flower.link import Link
@@ -68,6 +68,8 @@ _VIDEOMAE |= {"tune": "lora", "lora": {"rank": 1, "alpha": 1.0}}
 SMALL_TASKS = [name for name in TASKS if find_spec(f"tasks.{name}.conformance")]
 CASES = {
     **{name: Case(name, rounds=None) for name in METHODS},
+    "fedasync": Case("fedasync", settings={"in_flight": 3}, rounds=5, evaluate_every=2),
+    "fedbuff": Case("fedbuff", settings={"in_flight": 3, "buffer": 2}, rounds=4, evaluate_every=2),
     **{name: Case(name, evaluate_every=2) for name in SYNTHETIC},
     "private-state": Case("private-state", rounds=3, keep_optimizer=True, evaluate_every=3),
     **{f"task-{name}": Case("fedavg", name, evaluate_every=2) for name in SMALL_TASKS},
@@ -97,6 +99,7 @@ CASES = {
 }
 CACHED = {"head"}  # what the backbone sees of clips lies on the owner's disk
 NEEDS_ALL_DATA = {"centralised"}  # cannot run at real sites, and says so
+NEEDS_CLOCK = {"fedasync", "fedbuff"}  # likewise
 
 
 def write_data(root: Path, *tasks: str) -> Path:
@@ -126,6 +129,7 @@ def recipe_of(case: Case, data: Path, engine: dict[str, Any], rounds: int) -> Re
         round=RoundConfig(rounds=rounds, evaluate_every=case.evaluate_every, fraction=share, min_answers=1.0),
         secure=SecureConfig(sums=case.secure),
         transfer=case.transfer,
+        world=WorldConfig(drop=0.2) if case.method in NEEDS_CLOCK else None,
     )
 
 

@@ -1,7 +1,8 @@
 """Runs a small federation in forked children that are killed at a chosen moment. Speaks JSON lines on stdin and stdout.
 
 Imports are paid once; each child is a fork, so that dozens of kill points take seconds. A command is
-{"out": folder, "kill": null | {"at": n, "when": "before" | "after" | "torn"} | {"after": seconds}}."""
+{"out": folder, "method": "fedbn" | "fedbuff", "kill": kill}, with a kill of
+null | {"at": n, "when": "before" | "after" | "torn"} | {"after": seconds}."""
 
 from __future__ import annotations
 
@@ -19,23 +20,27 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import fedreel.core.state as state
 import fedreel.runs.checkpoint as checkpoint
-from fedreel.config import Recipe, RoundConfig, TrainConfig, TransferConfig
+from fedreel.config import Recipe, RoundConfig, TrainConfig, TransferConfig, WorldConfig
 from fedreel.methods.fedbn import FedBN
+from fedreel.methods.fedbuff import FedBuff
 from fedreel.runs.run import run
 from support.toy import Toy
 
 
-def work(out: Path) -> None:
+def work(out: Path, name: str = "fedbn") -> None:
+    late = name == "fedbuff"
     recipe = Recipe(
         system="toy",
         device="cpu",
         task={"name": "toy"},
-        method={"name": "fedbn"},
+        method={"name": name},
         train=TrainConfig(batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=True),
         round=RoundConfig(rounds=6, fraction=0.5, evaluate_every=2),
         transfer=TransferConfig(up="int8"),  # so that remainders must come back as well
+        world=WorldConfig(drop=0.2) if late else None,
     )
-    run(recipe, out, resume=(out / "recipe.toml").exists(), quiet=True, task=Toy(), method=FedBN(weight_by="equal"))
+    method = FedBuff(buffer=2, in_flight=3) if late else FedBN(weight_by="equal")
+    run(recipe, out, resume=(out / "recipe.toml").exists(), quiet=True, task=Toy(), method=method)
 
 
 def arm(at: int, when: str) -> list[int]:
@@ -74,7 +79,7 @@ def child(command: dict[str, Any]) -> None:
         signal.setitimer(signal.ITIMER_REAL, kill["after"])
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the default action ends the process at once, like SIGKILL
     try:
-        work(Path(command["out"]))
+        work(Path(command["out"]), command["method"])
     except BaseException as error:
         print(json.dumps({"error": repr(error)}), flush=True)
         os._exit(3)

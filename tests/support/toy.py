@@ -224,9 +224,10 @@ def make_worker(
 
 
 def federate(folder: Path, method: Method, *, wrap: Any = None, **options: Any) -> tuple[Federation, Notes]:
-    """Run a method on the toy to its end. Options: those of RoundConfig, and task, train, seed, policy, transfer."""
+    """Run a method on the toy to its end. Options: those of RoundConfig, and task, train, seed, policy, transfer,
+    world."""
     own = {k: options.pop(k) for k in ("task", "train", "policy", "transfer") if k in options}
-    seed = options.pop("seed", 0)
+    seed, world = options.pop("seed", 0), options.pop("world", None)
     config = RoundConfig(**{"rounds": 3, **options})
     engine: Any = LocalEngine(make_worker(folder, method, rounds=config.rounds, seed=seed, **own))
     engine = wrap(engine) if wrap else engine
@@ -243,6 +244,7 @@ def federate(folder: Path, method: Method, *, wrap: Any = None, **options: Any) 
             task.server_objective(what, own, share), engine.worker.config, config.rounds, seed, torch.device("cpu")
         ),
         transfer=own.get("transfer"),
+        world=world,
     )
     method.run(fed)
     engine.close()

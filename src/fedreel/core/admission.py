@@ -47,13 +47,14 @@ class Admission:
         self.coded = coded  # how updates come, if not as they are
         self._open: dict[tuple[int, int], Order] = {}
         self._round = 0
+        self.lasting = False  # whether orders stay open when a round ends
         self._last: _Sent | None = None
         self._told: dict[tuple[str, str, str], float] = {}  # client, kind of order, name -> what it said first
 
     def expect(self, order: Order) -> None:
-        if order.round != self._round:
+        if order.round != self._round and not self.lasting:
             self._open.clear()
-            self._round = order.round
+        self._round = max(order.round, self._round) if self.lasting else order.round
         self._open[order.key] = order
 
     def close(self, key: tuple[int, int]) -> None:
@@ -73,9 +74,9 @@ class Admission:
         return None
 
     def _check(self, reply: Reply) -> None:
-        if reply.round != self._round:
-            raise Refused("stale", f"answers round {reply.round}, the current round is {self._round}")
         order = self._open.get((reply.round, reply.step))
+        if order is None and reply.round != self._round:
+            raise Refused("stale", f"answers round {reply.round}, the current round is {self._round}")
         if order is None or order.client != reply.client:
             raise Refused("duplicate", "no such order is open for this client: it was answered or given up before")
         del self._open[order.key]

@@ -77,3 +77,11 @@ class Disclosure:
     def of_round(self) -> dict[str, Any]:
         """What has been given away so far, if that is counted."""
         return {}
+
+
+def testers(clients: Sequence[str], most: int, seed: int, round: int) -> list[str]:
+    """So many of these clients are asked to test in a round (0: all); the same for every method with the same seed."""
+    if not 0 < most < len(clients):
+        return [*clients]
+    draw = np.random.default_rng([seed, 0x7E575, round])
+    return [clients[i] for i in sorted(draw.choice(len(clients), most, replace=False))]

@@ -6,15 +6,16 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fedreel.config import RoundConfig, TransferConfig
 from fedreel.core.admission import Admission, agreeing
 from fedreel.core.aggregate import Aggregator, Average, CappedMean, check_weighing, make_aggregator
+from fedreel.core.chains import Chain, too_few
 from fedreel.core.declared import declared
-from fedreel.core.disclosure import Disclosure
+from fedreel.core.disclosure import Disclosure, testers
 from fedreel.core.engine import Engine
+from fedreel.core.flight import Arrival, Flight
 from fedreel.core.method import Method
 from fedreel.core.round_stats import RoundStats
 from fedreel.core.server import GLOBAL, MakeTraining, Server, ServerState, Watcher
@@ -23,19 +24,10 @@ from fedreel.core.transfer.coded import make_coded
 from fedreel.core.transfer.together import weighed_by
 from fedreel.core.update import ASK, EVALUATE, SECURE, TRAIN, Answer, Failure, Order, Reply, Update, Value, expect
 from fedreel.core.weights import Weights
-from fedreel.errors import Diverged, FedreelError, RunError
+from fedreel.core.world import World, needed_world
+from fedreel.errors import FedreelError
 
 R = TypeVar("R", Answer, Update)
-
-
-@dataclass
-class _Chain:
-    """Clients in sequence: each starts from what its predecessor made."""
-
-    clients: deque[str]
-    models: Mapping[str, Weights]
-    together: tuple[str, ...] = ()  # by what a site weighs its clients into means
-    args: Mapping[str, Value] = field(default_factory=dict)  # for these clients alone
 
 
 class Federation(Server):
@@ -55,6 +47,7 @@ class Federation(Server):
         disclosure: Disclosure | None = None,
         transfer: TransferConfig | None = None,
         sums: Callable[..., list[Average]] | None = None,
+        world: World | None = None,
     ) -> None:
         started = progress or ServerState(models={GLOBAL: engine.blueprint.start.clone()})
         super().__init__(engine.blueprint, started, seed, watchers, public, training)
@@ -68,8 +61,12 @@ class Federation(Server):
         self._admission = Admission(made.travelling, config.max_change, self._declare, config.max_count, coded)
         self._max_weight = config.max_weight if sites else 0.0  # where all clients are at one place, nobody lies
         self.clients = engine.clients
+        self._world = world
+        self._flight: Flight | None = None
+        if world is not None:
+            world.begin(self.memory)
         self.step, self._beyond, self._warned = 0, 0, False
-        self._round_stats = RoundStats()
+        self.stats = RoundStats()
 
     # what a method uses
 
@@ -82,7 +79,7 @@ class Federation(Server):
                 return
             self.progress.round += 1
             self.step = 0
-            self._round_stats = RoundStats()
+            self.stats = RoundStats()
             yield self.progress.round
             self._end_round()
 
@@ -99,6 +96,7 @@ class Federation(Server):
         share = self.config.fraction if fraction is None else fraction
         wanted = self.config.clients if self.config.clients and among is None and fraction is None else 0
         n = min(len(pool), wanted or max(1, round(share * len(pool))))
+        n = n if self._world is None else self._world.ordered(n, len(pool))
         return self._disclosure.drawn(pool, n, self.round)
 
     def average(
@@ -132,7 +130,7 @@ class Federation(Server):
             return self._sums(self, clients, models, by, at_least, args)
         ways = ("equal",) if self._disclosure.alike else by
         together = weighed_by(self._method, ways) if self._together else ()
-        updates = self._trained([_Chain(deque([c]), models, together) for c in clients], args, at_least)
+        updates = self._trained([Chain(deque([c]), models, together) for c in clients], args, at_least)
         return self._disclosure.averages(updates, next(iter(models.values())), by, self.mean, self.round)
 
     def mean(self, told: bool = True) -> Aggregator:
@@ -155,18 +153,27 @@ class Federation(Server):
     ) -> Iterator[Update]:
         """Every client trains from `weights` (or gets several models by name); updates come in the clients' order.
         `at_least` is the share that must answer, if it is not the round's."""
-        return self._each([_Chain(deque([c]), _named(weights)) for c in clients], args, at_least)
+        return self._each([Chain(deque([c]), _named(weights)) for c in clients], args, at_least)
 
     def train_own(self, models: Mapping[str, Weights], **args: Value) -> Iterator[Update]:
         """Every client trains its own of several global models: client -> weights."""
-        return self._each([_Chain(deque([c]), {GLOBAL: w}) for c, w in models.items()], args)
+        return self._each([Chain(deque([c]), {GLOBAL: w}) for c, w in models.items()], args)
 
     def train_chains(
         self, chains: Sequence[Sequence[str]], weights: Weights | Mapping[str, Weights], **args: Value
     ) -> Iterator[Update]:
         """Clients of a chain train one after another, each from its predecessor's model; chains run side by side where
         the engine can. Updates come by place in the chain, then by chain."""
-        return self._each([_Chain(deque(chain), _named(weights)) for chain in chains], args)
+        return self._each([Chain(deque(chain), _named(weights)) for chain in chains], args)
+
+    def arrivals(self, count: int, in_flight: int, **args: Value) -> Iterator[Arrival]:
+        """The next so many updates, in the order in which they arrive by the clock of the recipe's [world], with the
+        model that each began with. All the while so many clients are at work, over the ends of rounds: whoever
+        answers is followed by another, which begins with the global model as it is then."""
+        self._check_sees_each()
+        if self._flight is None:
+            self._flight = Flight(self, self._engine, self._admission, needed_world(self._world))
+        return self._flight.arrivals(count, in_flight, args)
 
     def ask(
         self,
@@ -180,7 +187,7 @@ class Federation(Server):
         """Put one of the method's questions to clients; numbers and tensors of the answers by name. An answer whose
         tensors have other shapes than those of most clients does not count."""
         models = {} if weights is None else _named(weights)
-        lanes = [_Chain(deque([c]), models) for c in clients]
+        lanes = [Chain(deque([c]), models) for c in clients]
         answers = [*_only(Answer, self._stream(ASK, lanes, args, question, at_least))]
         kinds = self._declare(Order(0, 0, "", ASK, {}, question=question)).kinds
         kept, others = agreeing(answers, dict(kinds))
@@ -192,12 +199,12 @@ class Federation(Server):
         self, question: str, args: Mapping[str, Mapping[str, Value]], models: Mapping[str, Weights], at_least: float
     ) -> Iterator[Answer]:
         """A question of a secure sum, to each client with arguments of its own."""
-        lanes = [_Chain(deque([client]), models, args=own) for client, own in args.items()]
+        lanes = [Chain(deque([client]), models, args=own) for client, own in args.items()]
         return _only(Answer, self._stream(SECURE, lanes, {}, question, at_least))
 
     def summed(self, clients: Sequence[str], loss: float | None) -> None:
         """These clients have trained in this round, and only their sum is known."""
-        self._round_stats.summed([*clients], loss)
+        self.stats.summed([*clients], loss)
         self.progress.trained |= {*clients}
 
     def evaluate(
@@ -209,8 +216,8 @@ class Federation(Server):
         is as initialised. As all methods draw the same clients, they are the same for all of them. If none has, as
         when all data are in one place, every client counts."""
         began = time.monotonic()
-        who = list(self.clients if clients is None else clients)
-        lanes = [_Chain(deque([c]), {GLOBAL: weights if isinstance(weights, Weights) else weights[c]}) for c in who]
+        who = testers(self.clients if clients is None else clients, self.config.test_clients, self.seed, self.round)
+        lanes = [Chain(deque([c]), {GLOBAL: weights if isinstance(weights, Weights) else weights[c]}) for c in who]
         told = self._stream(EVALUATE, lanes, {})
         answers = {u.client: u.numbers for u in told if self._disclosure.was_tested(u.numbers)}
         counted = self._counted(answers)
@@ -224,8 +231,8 @@ class Federation(Server):
     def finish(self) -> RoundStats:
         """No round is left. What is asked from now on is numbered as in one round more, so that clients answer with
         what the last one left, however often a run is resumed after it; the bytes are counted apart."""
-        self._beyond, self.step, self._round_stats = 1, 0, RoundStats()
-        return self._round_stats
+        self._beyond, self.step, self.stats = 1, 0, RoundStats()
+        return self.stats
 
     # behind it
 
@@ -234,20 +241,25 @@ class Federation(Server):
         trained = [client for client in tested if client in self.progress.trained]
         return trained if trained and self.config.mean_over == "trained" else [*tested]
 
-    def _each(self, lanes: list[_Chain], args: Mapping[str, Value], at_least: float | None = None) -> Iterator[Update]:
+    def _each(self, lanes: list[Chain], args: Mapping[str, Value], at_least: float | None = None) -> Iterator[Update]:
+        self._check_sees_each()
+        return self._trained(lanes, args, at_least)
+
+    def _check_sees_each(self) -> None:
         if self._method.sees != "each":
             raise FedreelError(
                 f"{type(self._method).__name__} declares that it sees sums only, and asks for each single update",
                 expected='fed.average(...), or `sees = "each"` in the method',
             )
-        return self._trained(lanes, args, at_least)
 
     def _trained(
-        self, lanes: list[_Chain], args: Mapping[str, Value], at_least: float | None = None
+        self, lanes: list[Chain], args: Mapping[str, Value], at_least: float | None = None
     ) -> Iterator[Update]:
         moved = {}
+        if self._world is not None:
+            lanes = self._world.in_time(lanes, self.round, self._share(at_least), self.refuse)
         for update in _only(Update, self._stream(TRAIN, lanes, args, at_least=at_least)):
-            self._round_stats.trained(update)
+            self.stats.trained(update)
             self.progress.trained.add(update.client)
             if self.config.divergence:
                 moved[update.client] = update.weights.distances(self.weights)
@@ -255,10 +267,13 @@ class Federation(Server):
         if moved:
             self.record("divergence", clients=moved)
 
+    def _share(self, at_least: float | None) -> float:
+        return self.config.min_answers if at_least is None else at_least
+
     def _stream(
         self,
         kind: str,
-        lanes: list[_Chain],
+        lanes: list[Chain],
         args: Mapping[str, Value],
         question: str = "",
         at_least: float | None = None,
@@ -266,18 +281,17 @@ class Federation(Server):
         """Send orders out, at most `engine.slots` at once, and yield what is admitted in a fixed order. If too few
         answer, those who failed are asked again at the end of their chain; if that does not help, the run stops."""
         total = sum(len(lane.clients) for lane in lanes)
-        share = 0.0 if kind == EVALUATE else self.config.min_answers if at_least is None else at_least
+        share = 0.0 if kind == EVALUATE else self._share(at_least)
         needed = math.ceil(share * total)
         failures: list[Failure] = []
         answered = 0
-        for watcher in self._watchers:
-            watcher.work_begins(self.round, kind, [client for lane in lanes for client in lane.clients])
+        self.tell_begin(kind, [client for lane in lanes for client in lane.clients])
         for attempt in range(self.config.repeat + 1):
-            lost: list[tuple[_Chain, str]] = []
+            lost: list[tuple[Chain, str]] = []
             for update in self._once_through(kind, lanes, args, question, failures, lost):
                 answered += 1
                 if kind in (TRAIN, ASK) or question == "masked":
-                    self._tell_watchers(answered, len(failures), total, update)
+                    self.tell_answer(answered, len(failures), total, update)
                 yield update
             if answered >= needed:
                 return
@@ -285,30 +299,22 @@ class Federation(Server):
                 lane.clients.append(client)
             if attempt < self.config.repeat:
                 self.record("note", text=f"{answered} of {total} clients answered, {needed} are needed: asking again")
-        last = {f.client: f"{f.client}: {f.reason} ({f.detail})" for f in failures}
-        named = "; ".join(list(last.values())[:5])
-        diverged = {f.reason for f in failures} <= {"diverged", "not-finite", "norm"}
-        raise (Diverged if diverged else RunError)(
-            f"round {self.round} got too few answers",
-            expected=f"at least {needed} of {total}",
-            found=f"{answered}. {named}",
-            hint="the last checkpoint stands: mend the clients and --resume, or lower round.min_answers",
-        )
+        raise too_few(self.round, f"at least {needed} of {total}", str(answered), failures)
 
     def _once_through(
         self,
         kind: str,
-        lanes: list[_Chain],
+        lanes: list[Chain],
         args: Mapping[str, Value],
         question: str,
         failures: list[Failure],
-        lost: list[tuple[_Chain, str]],
+        lost: list[tuple[Chain, str]],
     ) -> Iterator[Reply]:
         waiting = deque(lane for lane in lanes if lane.clients)
         places = [[(i, p) for p in range(len(lane.clients))] for i, lane in enumerate(lanes)]
         sequence = sorted((p, i) for lane in places for i, p in lane)
         index, position = {id(lane): i for i, lane in enumerate(lanes)}, [0] * len(lanes)
-        under_way: dict[tuple[int, int], _Chain] = {}
+        under_way: dict[tuple[int, int], Chain] = {}
         results: dict[tuple[int, int], Reply | None] = {}
         at = 0
         while at < len(sequence):
@@ -332,14 +338,14 @@ class Federation(Server):
             lane = under_way.pop(key)
             client = lane.clients.popleft()
             i = index[id(lane)]
-            self._tell_state(client, "done" if failure is None else "failed")
+            self.tell_state(client, "done" if failure is None else "failed")
             if failure is not None:
                 lost.append((lane, client))
                 results[position[i], i] = None
             else:
                 assert not isinstance(result, Failure)
                 results[position[i], i] = result
-                self._round_stats.moved(kind, up=result.nbytes)
+                self.stats.moved(kind, up=result.nbytes)
                 if isinstance(result, Update) and lane.clients:
                     lane.models = {GLOBAL: result.weights}
             position[i] += 1
@@ -351,21 +357,21 @@ class Federation(Server):
                 if ready is not None:
                     yield ready
 
-    def _order(self, kind: str, lane: _Chain, args: Mapping[str, Value], question: str) -> tuple[int, int]:
+    def _order(self, kind: str, lane: Chain, args: Mapping[str, Value], question: str) -> tuple[int, int]:
         self.step += 1
         limit = self.config.time_limit or None
         at, client, own = self.round + self._beyond, lane.clients[0], {**args, **lane.args}
         awaited = len(lane.clients) > 1
         order = Order(at, self.step, client, kind, lane.models, own, question, limit, lane.together, awaited)
         self._admission.expect(order)
-        self._tell_state(order.client, "working")
+        self.tell_state(order.client, "working")
         self._engine.submit(order)
-        self._round_stats.moved(kind, down=order.nbytes)
-        self._round_stats.ordered += order.trains
+        self.stats.moved(kind, down=order.nbytes)
+        self.stats.ordered += order.trains
         return order.key
 
     def _end_round(self) -> None:
-        stats, progress = self._round_stats, self.progress
+        stats, progress = self.stats, self.progress
         if self.tested:
             self._method.evaluate(self)
         kept = range(1, self.config.keep_models + 1)
@@ -373,7 +379,8 @@ class Federation(Server):
             self.models[f"round-{progress.round:04}"] = self.weights.clone()
         seconds = time.monotonic() - stats.began
         line: dict[str, int] = getattr(self._engine, "traffic", dict)()  # of engines that have one
-        self.record("train", **self._disclosure.of_training(stats.summary()), **line, seconds=seconds)
+        clock = {} if self._world is None else {"clock": self._world.now}
+        self.record("train", **self._disclosure.of_training(stats.summary()), **line, **clock, seconds=seconds)
         if spent := self._disclosure.of_round():
             self.record("privacy", **spent)
         progress.totals["bytes_up"] += stats.bytes_up

@@ -164,10 +164,14 @@ class Server:
             "refused", client=failure.client, reason=failure.reason, detail=failure.detail, answered_round=failure.round
         )
 
-    def _tell_watchers(self, done: int, failed: int, total: int, update: Reply) -> None:
+    def tell_begin(self, kind: str, clients: Sequence[str]) -> None:
+        for watcher in self._watchers:
+            watcher.work_begins(self.round, kind, clients)
+
+    def tell_answer(self, done: int, failed: int, total: int, update: Reply) -> None:
         for watcher in self._watchers:
             watcher.client_done(self.round, done, failed, total, update.numbers.get("loss", math.nan), update.nbytes)
 
-    def _tell_state(self, client: str, state: str) -> None:
+    def tell_state(self, client: str, state: str) -> None:
         for watcher in self._watchers:
             watcher.client_is(client, state)

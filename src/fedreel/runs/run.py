@@ -33,6 +33,7 @@ from fedreel.core.secure.rules import check_sums
 from fedreel.core.server import GLOBAL, ServerState, Watcher
 from fedreel.core.state import TRAINED, PrivateStore, TrainedModels
 from fedreel.core.task import Task
+from fedreel.core.world import make_world
 from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.device import pick_device
 from fedreel.machine.files import new_folder
@@ -110,6 +111,7 @@ def run(
                     disclosure=disclosure,
                     transfer=recipe.transfer,
                     sums=_sums(job, engine),
+                    world=make_world(recipe.world, recipe.seed, engine.describe(), recipe.train.epochs),
                 )
                 _introduce(fed, disclosure.of_partition(engine.describe()), folder, getattr(started, "why", ""))
                 method.run(fed)
@@ -203,6 +205,14 @@ def engine_starter(recipe: Recipe) -> Callable[[Job], Any]:
             "attacks are simulated where this machine has all clients and no network is between, and nowhere else",
             where="[attack]",
             expected="the engine auto, local, processes, vector or streams",
+            found=name,
+            hint="take the section out, or change engine.name",
+        )
+    if recipe.world is not None and getattr(cls, "at_sites", False):
+        raise RecipeError(
+            "real sites take the time they take",
+            where="[world]",
+            expected="an engine that simulates clients",
             found=name,
             hint="take the section out, or change engine.name",
         )

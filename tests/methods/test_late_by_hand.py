@@ -1,0 +1,113 @@
+"""FedBuff and FedAsync on two clients and one number, worked by hand: see support/pull.py for the task.
+
+`near` takes one second, `far` three. From 0 `near` leads to 1 and `far` to 5.25; from w `near` leads to 1 + w / 2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.test_world import world
+from fedreel.config import Recipe, RoundConfig, TrainConfig, WorldConfig
+from fedreel.core.federation import Federation
+from fedreel.errors import RunError
+from fedreel.methods.fedasync import FedAsync
+from fedreel.methods.fedavg import FedAvg
+from fedreel.methods.fedbuff import FedBuff
+from fedreel.runs.run import run
+from support.pull import pulled
+from support.toy import Toy
+
+
+def test_a_buffer_of_all_who_began_together_is_federated_averaging(tmp_path: Path) -> None:
+    late, _, notes = pulled(
+        tmp_path / "a", FedBuff(buffer=2, in_flight=2, power=9.0), world=world({"near": 3, "far": 3})
+    )
+    assert late == pytest.approx(pulled(tmp_path / "b", FedAvg(weight_by="equal"))[0])
+    assert notes.of("train")[0]["clock"] == 3.0
+
+
+def test_old_updates_move_the_model_by_what_they_changed_less_for_each_step(tmp_path: Path) -> None:
+    """near: 0 to 1; then 1 to 1.5; then `far`, due at the same moment as near's third, but ordered before: 5.25 from a
+    model two steps old, counted (1 + 2)^-1."""
+    ways: Any = {"buffer": 1, "in_flight": 2, "power": 1.0}
+    assert pulled(tmp_path / "1", FedBuff(**ways), 1, world=world())[0] == pytest.approx(1.0)
+    assert pulled(tmp_path / "2", FedBuff(**ways), 2, world=world())[0] == pytest.approx(1.5)
+    where, _fed, notes = pulled(tmp_path / "3", FedBuff(**ways), 3, world=world())
+    assert where == pytest.approx(1.5 + 5.25 / 3)
+    assert [row["clock"] for row in notes.of("train")] == [1.0, 2.0, 3.0]
+    assert [row["clients"] for row in notes.of("train")] == [["near"], ["near"], ["far"]]
+
+
+def test_a_buffer_divides_by_its_size_and_the_server_has_a_rate(tmp_path: Path) -> None:
+    """near from 0 to 1, and near again from 0 (the round is not over) to 1: half the rate of their mean."""
+    method = FedBuff(buffer=2, in_flight=2, server_lr=0.5)
+    assert pulled(tmp_path, method, world=world())[0] == pytest.approx(0.5)
+
+
+def test_fedasync_mixes_each_update_in_as_it_comes(tmp_path: Path) -> None:
+    """0.5 of 1; near from 0.5 to 1.25, mixed to 0.875; far's 5.25 to 3.0625."""
+    ways: Any = {"alpha": 0.5, "staleness": "constant", "mu": 0.0, "in_flight": 2}
+    wheres = [pulled(tmp_path / str(n), FedAsync(**ways), n, world=world())[0] for n in (1, 2, 3)]
+    assert wheres == pytest.approx([0.5, 0.875, 3.0625])
+
+
+def test_how_much_an_old_update_counts() -> None:
+    assert [FedAsync(staleness="polynomial", power=0.5).discount(t) for t in (0, 3)] == [1.0, 0.5]
+    assert [FedAsync(staleness="hinge", slope=10, patience=4).discount(t) for t in (0, 4, 5, 6)] == [
+        1,
+        1,
+        1 / 11,
+        1 / 21,
+    ]
+    assert FedAsync(staleness="constant").discount(99) == 1.0
+
+
+def test_who_is_lost_is_followed_by_another(tmp_path: Path) -> None:
+    _, _fed, notes = pulled(tmp_path, FedBuff(buffer=2, in_flight=2), 5, world=world(drop=0.5))
+    assert {row["reason"] for row in notes.of("refused")} == {"offline"}
+    assert [row["answered"] for row in notes.of("train")] == [2] * 5
+
+
+def test_without_a_clock_it_is_said_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="needs to know how long each takes"):
+        pulled(tmp_path, FedBuff())
+
+
+@dataclass(frozen=True)
+class Stopped(FedBuff):
+    """Somebody presses Ctrl-C between two arrivals of round 4."""
+
+    def run(self, fed: Federation) -> None:
+        given = fed.arrivals
+
+        def arrivals(count: int, in_flight: int, **args: Any) -> Any:
+            for number, arrival in enumerate(given(count, in_flight, **args)):
+                if fed.round == 4 and number == 1:
+                    raise KeyboardInterrupt
+                yield arrival
+
+        fed.arrivals = arrivals  # type: ignore[method-assign]
+        super().run(fed)
+
+
+def test_orders_under_way_outlive_the_server(tmp_path: Path) -> None:
+    method = {"buffer": 2, "in_flight": 3}
+    recipe = Recipe(
+        system="toy",
+        device="cpu",
+        task={"name": "toy"},
+        method={"name": "fedbuff", **method},
+        train=TrainConfig(batch_size=4, lr=0.1),
+        round=RoundConfig(rounds=7, evaluate_every=3),
+        world=WorldConfig(drop=0.2),
+    )
+    run(recipe, tmp_path / "whole", quiet=True, task=Toy(), method=FedBuff(**method))
+    with pytest.raises(KeyboardInterrupt):
+        run(recipe, tmp_path / "cut", quiet=True, task=Toy(), method=Stopped(**method))
+    run(recipe, tmp_path / "cut", resume=True, quiet=True, task=Toy(), method=FedBuff(**method))
+    whole, cut = ((tmp_path / name / "model" / "global.safetensors").read_bytes() for name in ("whole", "cut"))
+    assert whole == cut
