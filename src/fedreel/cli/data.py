@@ -83,3 +83,21 @@ def data_shard(
     for broken in done.broken:
         say(f"skipped {broken.path}: {broken.reason}", err=True)
     say(f"{len(done)} clips in {out}, {len(done.broken)} skipped")
+
+
+@data_app.command("devices")
+def data_devices(
+    capacities: Annotated[Path, typer.Argument(help="FedScale's client_device_capacity.")],
+    out: Out,
+    behaviours: Annotated[
+        Path | None, typer.Option(help="FedScale's client_behave_trace: when devices can be reached [always].")
+    ] = None,
+) -> None:
+    """Make a file of devices, for `world.devices`, of traces as FedScale publishes them."""
+    from fedreel.core.world import write_devices
+    from fedreel.data.device_traces import read_fedscale
+    from fedreel.machine.files import write_atomic
+
+    devices = read_fedscale(capacities, behaviours)
+    write_atomic(out, write_devices(devices))
+    say(f"{out}: {len(devices)} devices. Use them with --set world.devices={out}")

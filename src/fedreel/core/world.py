@@ -164,7 +164,8 @@ class World:
         free = [c for c in dict.fromkeys(seen) if c not in busy]
         if not free:
             free = [c for c in clients if c not in busy][:_TRIES]
-        return min(free, key=lambda c: self.device(c).next_reached(self.now), default=None)
+        here = next((c for c in free if self.device(c).reached(self.now)), None)
+        return here or min(free, key=lambda c: self.device(c).next_reached(self.now), default=None)
 
 
 def make_world(config: WorldConfig | None, seed: int, described: Mapping[str, Any], epochs: int) -> World | None:

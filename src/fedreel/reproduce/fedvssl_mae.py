@@ -32,7 +32,14 @@ ADAM_RATES = {"train.lr": (3e-4, 1e-3, 3e-3)}
 SPEED: Mapping[str, Any] = {"task.pretext": "speed"}
 MAE: Mapping[str, Any] = {**ADAM, "task.pretext": "mae", "task.differences": False}
 MAE_SCALE: dict[str, dict[str, Any]] = {
-    "smoke": {"rows": {name: {"round.rounds": 2} for name in ("Speed", "mae")}},
+    "smoke": {
+        "rows": {
+            "Speed": {"round.rounds": 2},
+            "mae": {"round.rounds": 2},
+            "R3D": {"task.backbone.width": 4},
+            "VideoMAE": {f"task.backbone.{k}": v for k, v in {"width": 24, "depth": 1, "mlp": 24, "patch": 4}.items()},
+        }
+    },
     "small": {"rows": {}, "seeds": (0, 1, 2)},
 }
 
