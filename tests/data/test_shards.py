@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedreel.data import shard_parts
 from fedreel.data import shards as module
 from fedreel.data.clip_index import Clip, find
 from fedreel.data.shards import Shards, build, spaced
@@ -298,7 +299,7 @@ def test_a_copy_maps_the_files_itself(tmp_path: Path) -> None:
 
 def test_more_parts_than_may_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CLIPS_PER_PART", 1)
-    monkeypatch.setattr(module, "MAPPED_PARTS", 2)
+    monkeypatch.setattr(shard_parts, "MAPPED_PARTS", 2)
     shards = build(world(tmp_path / "in", 5), tmp_path / "in", tmp_path / "out", workers=1)
     early = shards.clip(0)
     first = early.copy()
@@ -335,7 +336,7 @@ def test_real_sign_gestures(tmp_path: Path) -> None:
 
 def test_importing_the_data_modules_stays_light() -> None:
     script = (
-        "import sys, fedreel.data.shards, fedreel.data.check, fedreel.data.archive\n"
+        "import sys, fedreel.data.shards, fedreel.data.shard_readers, fedreel.data.check, fedreel.data.archive\n"
         "print([name for name in ('torch', 'av') if name in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
