@@ -146,6 +146,16 @@ def test_what_is_given_up_is_not_written_later(shards: Shards, readers: Readers)
     assert (sheet.bytes == 7).all()
 
 
+def test_readers_outlive_a_ctrl_c_that_their_process_outlives(shards: Shards, readers: Readers) -> None:
+    sheet = Sheet(len(expected(shards, 0)))
+    readers.begin(sheet, cuts_of(shards, 0)).wait()
+    (process,) = multiprocessing.active_children()
+    os.kill(process.pid or 0, signal.SIGINT)
+    readers.begin(sheet, cuts_of(shards, 1)).wait()
+    assert sheet.bytes.tobytes() == expected(shards, 1)
+    assert [p.pid for p in multiprocessing.active_children()] == [process.pid]
+
+
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
 def test_readers_end_with_the_process_they_read_for(shards: Shards, tmp_path: Path, sign: signal.Signals) -> None:
     """Ctrl-C reaches them all; what kills this process does not."""

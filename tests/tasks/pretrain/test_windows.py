@@ -112,24 +112,29 @@ def by_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_readers, "READERS", 1)
 
 
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
 @pytest.mark.skipif(not shard_readers.can_share(), reason="this system's processes have no memory to share")
 @pytest.mark.usefixtures("by_processes")
-def test_batches_are_the_same_read_by_processes(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+def test_batches_are_the_same_read_by_processes(data: Path, tmp_path: Path, device: str) -> None:
     made = shards.build(find(data), data, tmp_path / "shards", side=8, quality=90, workers=1)
-    read = Windows.of(made, range(len(made)), InARow(5))
+    windows = Windows.of(made, range(len(made)), InARow(5))
+    held, read = windows.to(CPU), windows.streamed(torch.device(device))
     try:
-        for size in (1, 11, 5):  # all batches but one of twelve clips, then more than were ever in one; and fewer
+        for size in (1, 11, 5):  # twelve batches; one that is larger than any before; and smaller ones
             for seed in (None, 3):
                 one, other = (
                     [*w.batches(size, None if seed is None else torch.Generator().manual_seed(seed))]
-                    for w in (read.to(CPU), read)
+                    for w in (held, read)
                 )
                 assert len(one) == len(other) > 0
-                assert all(torch.equal(x, y) for a, b in zip(one, other) for x, y in zip(a, b))
+                assert all(torch.equal(x, y.cpu()) for a, b in zip(one, other) for x, y in zip(a, b))
         given_up = read.batches(1)
         first = next(given_up)[0]
         given_up.close()
-        assert torch.equal(first, next(read.to(CPU).batches(1))[0])
+        assert torch.equal(next(held.batches(1))[0], first.cpu())
         assert len(footage._sheets._free) == footage.AHEAD + 1  # those of the batches that were under way, none lost
     finally:
         shard_readers.readers_of(made).stop()
