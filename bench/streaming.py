@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -36,6 +39,7 @@ from loops import federated, now
 
 FRAMES, HEIGHT, WIDTH, QUALITY = 250, 128, 171, 90
 BATCH = 4
+WAYS = ("resident", "streaming", "by threads")  # the last as clips are read for a CPU
 PATTERNS = 8  # clips that differ; the others are copies under other names, so that every read is of other bytes on disk
 KINETICS, CLIENTS, ROUND = 219_000, 5, 2_285  # its clips; clients in a round of the paper, and clips of one of them
 
@@ -63,19 +67,21 @@ class Made(Pretrain):
 
 def main() -> None:
     options = _options()
-    if options.memory is not None:
+    if options.way is not None:
         return measure(options)
     with tempfile.TemporaryDirectory(dir=options.place) as place:
         folder = Path(place) / "shards"
         began = time.perf_counter()
         clip_bytes = make_shards(folder, options.clips)
         print(f"{options.clips} clips of {FRAMES} frames made in {time.perf_counter() - began:.0f} s", flush=True)
-        found = {name: _run(options, folder, memory) for name, memory in (("resident", 1e6), ("streaming", 1e-6))}
+        found = {name: _run(options, folder, name) for name in WAYS}
     raw = FRAMES * HEIGHT * WIDTH * 3
     print(f"{'':12}{'clips/s':>10}{'GPU peak':>12}{'host peak':>12}")
     for name, one in found.items():
-        print(f"{name:12}{one['rate']:10.0f}{size(one['device_bytes']):>12}{size(one['host_bytes']):>12}")
-    print(f"reading alone, nothing trained: {found['streaming']['reading']:.0f} clips/s")
+        host = one["host_bytes"] + one.get("readers_bytes", 0)
+        print(f"{name:12}{one['rate']:10.0f}{size(one['device_bytes']):>12}{size(host):>12}")
+    for name in ("streaming", "by threads"):
+        print(f"reading alone, nothing trained, {name}: {found[name]['reading']:.0f} clips/s")
     print(f"a clip on disk: raw {size(raw)}, JPEG {size(clip_bytes)}")
     seconds = CLIENTS * ROUND / found["streaming"]["rate"]
     print(f"Kinetics' {KINETICS:,} clips: raw {size(KINETICS * raw)}, JPEG {size(KINETICS * clip_bytes)}")
@@ -86,6 +92,7 @@ def main() -> None:
             {
                 "bench": "streaming",
                 "streaming_to_resident": found["streaming"]["rate"] / found["resident"]["rate"],
+                "by_threads_to_resident": found["by threads"]["rate"] / found["resident"]["rate"],
                 "bytes_per_clip": {"raw": raw, "jpeg": clip_bytes},
                 "kinetics_bytes": KINETICS * clip_bytes,
                 "round_seconds": seconds,
@@ -127,9 +134,9 @@ def pattern(number: int) -> bytes:
     return whole + bytes(-len(whole) % 4) + starts.tobytes()
 
 
-def _run(options: argparse.Namespace, folder: Path, memory: float) -> dict[str, float]:
+def _run(options: argparse.Namespace, folder: Path, way: str) -> dict[str, float]:
     command = [sys.executable, __file__, "--device", options.device, "--rounds", str(options.rounds)]
-    command += ["--width", str(options.width), "--place", str(folder), "--memory", str(memory)]
+    command += ["--width", str(options.width), "--place", str(folder), "--way", way]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return result
@@ -142,21 +149,34 @@ def measure(options: argparse.Namespace) -> None:
     task = Made(pretext="ctp", backbone=backbone, folder=str(options.place), **paper)
     config = TrainConfig(batch_size=BATCH, lr=0.01, weight_decay=1e-4, clip_norm=40.0, precision="bf16")
     clips = len(Shards.open(Path(options.place)))
-    seconds = federated(task, FedVSSL(), config, options.rounds, options.device, memory=options.memory)
+    memory = 1e6 if options.way == "resident" else 1e-6
+    threads = patch("fedreel.tasks.pretrain.footage.by_processes", lambda stored: False)
+    with threads if options.way == "by threads" else nullcontext():
+        seconds = federated(task, FedVSSL(), config, options.rounds, options.device, memory=memory)
+        read = reading(task, options) if options.way != "resident" else {}
     device = torch.cuda.max_memory_reserved() if options.device == "cuda" else 0
     host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    found = {"rate": clips / seconds, "device_bytes": device, "host_bytes": host}
-    print(json.dumps(found | ({"reading": reading(task, options)} if options.memory < 1 else {})))
+    print(json.dumps({"rate": clips / seconds, "device_bytes": device, "host_bytes": host} | read))
 
 
-def reading(task: Made, options: argparse.Namespace) -> float:
-    """Clips a second that are read and brought to the device, by one pass over all of them."""
+def reading(task: Made, options: argparse.Namespace) -> dict[str, float]:
+    """Clips a second that are read and brought to the device, by one pass over all of them after a short one; and the
+    memory of the processes that read them."""
     source, device = Shards.open(Path(options.place)), torch.device(options.device)
-    clips = task.windows(source, range(len(source))).streamed(device)
-    began = now(options.device)
-    for _ in clips.batches(BATCH, torch.Generator().manual_seed(0)):
-        pass
-    return len(source) / (now(options.device) - began)
+    for rows in (range(min(len(source), 64 * BATCH)), range(len(source))):
+        clips = task.windows(source, rows).streamed(device)
+        began = now(options.device)
+        for _ in clips.batches(BATCH, torch.Generator().manual_seed(0)):
+            pass
+        seconds = now(options.device) - began
+    readers = sum(_peak(process.pid) for process in multiprocessing.active_children() if process.pid)
+    return {"reading": len(source) / seconds, "readers_bytes": readers}
+
+
+def _peak(process: int) -> int:
+    """The most memory that it ever had, in bytes."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def _options() -> argparse.Namespace:
@@ -166,7 +186,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--width", type=int, default=64, help="of the network; the paper's is 64")
     parser.add_argument("--place", help="folder for the clips, 64 GB at most [the system's for temporary files]")
-    parser.add_argument("--memory", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

@@ -293,4 +293,6 @@ def test_rows_are_chosen_by_texts_of_which_all_or_one_must_be_there() -> None:
     assert chosen("") == chosen("server") == [0, 1, 2, 3]
     assert chosen("no server & split odd") == [3]
     assert chosen("a server & even | odd") == [0, 1, 3]
-    assert chosen("both") == []
+    assert chosen("both") == chosen("=server") == chosen("= no server & =even") == []
+    assert chosen("=a server") == [0, 1]
+    assert chosen("=no server & =split even | =split odd") == [1, 2, 3]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from fedreel.config import DataConfig
+from fedreel.data import shard_parts
 from fedreel.data import shards as module
 from fedreel.data.clip_index import Clip, find, thinned
 from fedreel.data.shards import Shards, build, spaced
@@ -321,7 +322,7 @@ def test_clips_that_are_not_used_are_not_decoded(tmp_path: Path, monkeypatch: py
 
 def test_more_parts_than_may_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CLIPS_PER_PART", 1)
-    monkeypatch.setattr(module, "MAPPED_PARTS", 2)
+    monkeypatch.setattr(shard_parts, "MAPPED_PARTS", 2)
     shards = build(world(tmp_path / "in", 5), tmp_path / "in", tmp_path / "out", workers=1)
     early = shards.clip(0)
     first = early.copy()
@@ -358,7 +359,7 @@ def test_real_sign_gestures(tmp_path: Path) -> None:
 
 def test_importing_the_data_modules_stays_light() -> None:
     script = (
-        "import sys, fedreel.data.shards, fedreel.data.check, fedreel.data.archive\n"
+        "import sys, fedreel.data.shards, fedreel.data.shard_readers, fedreel.data.check, fedreel.data.archive\n"
         "print([name for name in ('torch', 'av') if name in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -87,7 +87,8 @@ def reproduce(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     jobs: Annotated[int, typer.Option(help="Cells run at once, each in a process of its own.")] = 1,
     rows: Annotated[
-        str, typer.Option(help="Only rows with this text in name or setting; 'A & B': both; 'A | B': one.")
+        str,
+        typer.Option(help="Only rows with this text in name or setting; 'A & B': both; 'A | B': one; '=A': all of it."),
     ] = "",
     seeds: Annotated[int | None, typer.Option(min=1, help="So many seeds [the scale's].")] = None,
     set: Settings = None,

@@ -8,46 +8,26 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from threading import Lock
 from typing import IO, Any
 
 import numpy as np
 
 from fedreel.data.clip_index import Clip, Gaps, thinned
+from fedreel.data.shard_parts import Parts, ShardClip, part_file
 from fedreel.errors import DataError
 from fedreel.machine.files import locked, replacing
 from fedreel.machine.processes import in_processes
 from fedreel.machine.records import parse_json
-from fedreel.media.pictures import decode_jpeg, encode_jpeg
-from fedreel.media.video import Reader, middle_corner
+from fedreel.media.pictures import encode_jpeg
+from fedreel.media.video import Reader
 
 VERSION = 2  # 1 had frames squeezed into squares
 INDEX, PLAN = "index.json", "building.json"
 LISTS = ("clips", "broken", "cut")
 CLIPS_PER_PART = 64
-MAPPED_PARTS = 256  # every mapped part keeps a file descriptor, of which a process has perhaps 1024
 
 NO_GAPS = Gaps()
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class ShardClip(Clip):
-    """A clip in the shards: `frames` frames of height x width pixels in the `size` bytes of part `part` that begin at
-    byte `offset`, stored at `fps` a second."""
-
-    fps: float = 0.0
-    part: int = 0
-    offset: int = 0
-    size: int = 0
-    frames: int = 0
-    height: int = 0
-    width: int = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Of its decoded frames."""
-        return self.frames * self.height * self.width * 3
 
 
 @dataclass(frozen=True)
@@ -70,8 +50,7 @@ class Shards:
         self.gaps = Gaps(**{**gaps, "first": tuple(gaps.get("first", ()))})
         self.broken = [Broken(**entry) for entry in index["broken"]]  # left out
         self.cut = [Broken(**entry) for entry in index["cut"]]  # kept, but their tails are missing
-        self._parts: dict[int, np.ndarray] = {}
-        self._mapping = Lock()
+        self.parts = Parts(folder, self.side, self.quality)
 
     @classmethod
     def open(cls, folder: Path, most: int = 0) -> Shards:
@@ -113,8 +92,7 @@ class Shards:
 
     def whole(self, i: int) -> np.ndarray:
         """All frames of clip i, (T, H, W, 3), in the clip's own shape."""
-        clip = self.clips[i]
-        return self._raw(clip) if not self.quality else self._decoded(clip, np.arange(clip.frames))
+        return self.parts.whole(self.clips[i])
 
     def clip(self, i: int) -> np.ndarray:
         """The square in the middle of all frames of clip i, (T, side, side, 3)."""
@@ -127,11 +105,7 @@ class Shards:
     def frames(self, i: int, times: np.ndarray, corner: tuple[int, int] | None = None) -> np.ndarray:
         """These frames of clip i, (len(times), side, side, 3): the square that begins at a row and column [that in the
         middle]. Before the first and after the last frame the clip stands still."""
-        clip = self.clips[i]
-        times = np.clip(times, 0, clip.frames - 1)
-        top, left = middle_corner(clip.height, clip.width) if corner is None else corner
-        found = self._decoded(clip, times) if self.quality else _taken(self._raw(clip), times)
-        return found[:, top : top + self.side, left : left + self.side]
+        return self.parts.frames(self.clips[i], times, corner)
 
     def stack(self, indices: Sequence[int], frames: int) -> np.ndarray:
         """`frames` evenly spaced frames of each clip, (N, frames, side, side, 3); short clips repeat frames."""
@@ -139,37 +113,6 @@ class Shards:
         for row, i in enumerate(indices):
             out[row] = self.frames(i, spaced(self.clips[i].frames, frames))
         return out
-
-    def _raw(self, clip: ShardClip) -> np.ndarray:
-        return self._bytes(clip).reshape(clip.frames, clip.height, clip.width, 3)
-
-    def _decoded(self, clip: ShardClip, times: np.ndarray) -> np.ndarray:
-        """Each picture is decoded once, however often it is asked for. Of a clip first come its pictures, then where
-        each of them begins."""
-        stored = self._bytes(clip)
-        starts = stored[-4 * (clip.frames + 1) :].view(np.uint32)
-        distinct, places = np.unique(times, return_inverse=True)
-        pictures = np.empty((len(distinct), clip.height, clip.width, 3), np.uint8)
-        for picture, time in zip(pictures, distinct):
-            try:
-                decode_jpeg(stored[starts[time] : starts[time + 1]], picture)
-            except ValueError as error:
-                where = f"{_part_file(self.folder, clip.part, self.quality)}, frame {time} of {clip.path}"
-                hint = f"remove {self.folder} and build the shards again"
-                raise DataError("a stored picture is damaged", where=where, found=str(error), hint=hint) from error
-        return pictures if len(distinct) == len(times) and (places[1:] > places[:-1]).all() else pictures[places]
-
-    def _bytes(self, clip: ShardClip) -> np.ndarray:
-        return self._part(clip.part)[clip.offset : clip.offset + clip.size]
-
-    def _part(self, number: int) -> np.ndarray:
-        with self._mapping:  # several threads may read
-            if number not in self._parts:
-                if len(self._parts) >= MAPPED_PARTS:
-                    del self._parts[next(iter(self._parts))]
-                file = _part_file(self.folder, number, self.quality)
-                self._parts[number] = np.asarray(np.memmap(file, np.uint8, "r"))
-            return self._parts[number]
 
     def _check_parts(self) -> None:
         ends: dict[int, int] = {}
@@ -180,7 +123,7 @@ class Shards:
                 raise ValueError(f"impossible size of {clip.path}")
             ends[clip.part] = max(ends.get(clip.part, 0), clip.offset + clip.size)
         for number, expected in ends.items():
-            file = _part_file(self.folder, number, self.quality)
+            file = self.parts.file(number)
             found = file.stat().st_size if file.is_file() else -1
             if found != expected:
                 raise DataError(
@@ -250,7 +193,7 @@ class _Part:
 
     @property
     def file(self) -> Path:
-        return _part_file(self.out, self.number, self.quality)
+        return part_file(self.out, self.number, self.quality)
 
     @property
     def done(self) -> Path:
@@ -362,17 +305,6 @@ def _same(plan: dict[str, Any], there: dict[str, Any], out: Path) -> None:
             found=", ".join(f"{name} {there.get(name)}" for name in differing),
             hint="choose another folder, or remove this one to rebuild it",
         )
-
-
-def _taken(clip: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Frames of a clip: a view where they are evenly apart, else a copy."""
-    step = int(times[1] - times[0]) if len(times) > 1 else 1
-    even = len(times) > 0 and step > 0 and (np.diff(times) == step).all()
-    return clip[times[0] : times[-1] + 1 : step] if even else clip[times]
-
-
-def _part_file(folder: Path, number: int, quality: int) -> Path:
-    return folder / f"part-{number:05d}.{'jpegs' if quality else 'u8'}"
 
 
 def _load(path: Path) -> dict[str, Any]:

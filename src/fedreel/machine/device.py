@@ -6,6 +6,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,6 +43,17 @@ def _set_up(device: torch.device) -> None:
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor of the host on the device, without waiting until that has done what it was given before."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def pin(memory: np.ndarray) -> bool:
+    """Keep this memory where a GPU can copy from it by itself; False if that cannot be had, and copies are made at
+    once. `unpin` it before it is given back."""
+    there = torch.from_numpy(memory)
+    return int(torch.cuda.cudart().cudaHostRegister(there.data_ptr(), there.nbytes, 0)) == 0
+
+
+def unpin(memory: np.ndarray) -> None:
+    torch.cuda.cudart().cudaHostUnregister(torch.from_numpy(memory).data_ptr())
 
 
 @contextmanager

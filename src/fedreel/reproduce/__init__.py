@@ -44,9 +44,9 @@ def reproduce(
     """Run every cell (row x seed) of the tables that is not finished yet, `jobs` at a time; a cell that several tables
     show is run once. Where rows have settings to choose, all that are to be tried are run first. After each cell,
     TABLE.json and TABLE.html of the tables that show it are written; returns what is in them, by table. `rows` takes
-    only rows with this text (`A & B`: both, `A | B`: one) in their name or setting; `seeds` so many seeds instead of
-    the scale's; `set` goes over the settings of all rows. `cells` is a text file: finished cells that it has are not
-    run, and those that get finished are put into it."""
+    only rows with this text in their name or setting (`A & B`: both, `A | B`: one, `=A`: the whole of it); `seeds` so
+    many seeds instead of the scale's; `set` goes over the settings of all rows. `cells` is a text file: finished cells
+    that it has are not run, and those that get finished are put into it."""
     found = [_sweep(system, table, scale, data, seeds, set or {}, out) for table in dict.fromkeys(tables)]
     wanted = [replace(s, rows=tuple(row for row in s.rows if row.has(rows)), only=rows) for s in found]
     sweeps = [replace(s, size=for_data(s.size, s.spec, data)) for s in wanted if s.rows]

@@ -38,11 +38,14 @@ class Row:
         return [dict(zip(self.grid, values)) for values in product(*self.grid.values())] if self.grid else []
 
     def has(self, text: str) -> bool:
-        """Whether the text is in its name or setting; of `A & B`, both; of `A | B`, one of them."""
+        """Whether the text is in its name or setting; of `A & B`, both; of `A | B`, one of them. `=A` is the whole of
+        one."""
         words = (self.name, *(f"{key} {value}" for key, value in self.setting.items()))
-        return any(
-            all(any(part.strip() in word for word in words) for part in choice.split("&")) for choice in text.split("|")
-        )
+
+        def there(part: str) -> bool:
+            return part[1:].strip() in words if part.startswith("=") else any(part in word for word in words)
+
+        return any(all(there(part.strip()) for part in choice.split("&")) for choice in text.split("|"))
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ import torch
 
 from fedreel.config import DataConfig, load_recipe
 from fedreel.core.task import EVERYONE
-from fedreel.data import shards
+from fedreel.data import shard_readers, shards
 from fedreel.data.clip_index import find
 from fedreel.errors import DataError
 from fedreel.media.video import write
 from fedreel.runs.reading import read_metrics
 from fedreel.runs.run import load, run
+from fedreel.tasks.pretrain import footage
 from fedreel.tasks.pretrain.pretexts import clamped, placed
 from fedreel.tasks.pretrain.windows import WindowPopulation, Windows
 from fedreel.tasks.vision.clips import open_clips
@@ -102,6 +103,52 @@ def test_batches_are_the_same_held_in_memory_and_read_in_turn(tmp_path: Path, si
         assert len(one) == len(other)
         for a, b, c in zip(one, other, again):
             assert all(torch.equal(x, y) and torch.equal(x, z) for x, y, z in zip(a, b, c))
+
+
+@pytest.fixture
+def by_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clips are read as they are for a GPU."""
+    monkeypatch.setattr(footage, "by_processes", lambda stored: True)
+    monkeypatch.setattr(shard_readers, "READERS", 1)
+
+
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.skipif(not shard_readers.can_share(), reason="this system's processes have no memory to share")
+@pytest.mark.usefixtures("by_processes")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+def test_batches_are_the_same_read_by_processes(data: Path, tmp_path: Path, device: str) -> None:
+    made = shards.build(find(data), data, tmp_path / "shards", side=8, quality=90, workers=1)
+    windows = Windows.of(made, range(len(made)), InARow(5))
+    held, read = windows.to(CPU), windows.streamed(torch.device(device))
+    try:
+        for size in (1, 11, 5):  # twelve batches; one that is larger than any before; and smaller ones
+            for seed in (None, 3):
+                one, other = (
+                    [*w.batches(size, None if seed is None else torch.Generator().manual_seed(seed))]
+                    for w in (held, read)
+                )
+                assert len(one) == len(other) > 0
+                assert all(torch.equal(x, y.cpu()) for a, b in zip(one, other) for x, y in zip(a, b))
+        given_up = read.batches(1)
+        first = next(given_up)[0]
+        given_up.close()
+        assert torch.equal(next(held.batches(1))[0], first.cpu())
+        assert len(footage._sheets._free) == footage.AHEAD + 1  # those of the batches that were under way, none lost
+    finally:
+        shard_readers.readers_of(made).stop()
+
+
+def test_processes_read_where_a_gpu_waits_and_pictures_are_to_be_decoded(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footage, "cores", lambda: 4)
+    for quality in (0, 90):
+        made = shards.build(find(data), data, tmp_path / f"{quality}", side=8, quality=quality, workers=1)
+        for device in ("cpu", "cuda"):
+            stored = footage.Stored(made, (0,), torch.device(device))
+            assert footage.by_processes(stored) is (quality > 0 and device == "cuda" and shard_readers.can_share())
 
 
 def test_an_iteration_that_is_given_up_ends_its_threads(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,13 +14,8 @@ from fedreel.config import DataConfig
 from fedreel.core.task import Streamable, Tensors
 from fedreel.data.shards import Shards
 from fedreel.machine.device import sent
-from fedreel.machine.processes import cores
+from fedreel.tasks.pretrain.footage import Held, Stored
 from fedreel.tasks.vision.clips import HeldClips
-
-AHEAD = 4  # batches that are read before their turn
-READERS = 8  # threads that read, at most: more of them would mostly wait for each other
-
-Cut = tuple[int, Tensor, list[int]]  # which clip, which of its frames, where the square begins: row and column
 
 
 class Picks(Protocol):
@@ -34,86 +27,6 @@ class Picks(Protocol):
 
     def pick(self, lengths: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Frames (N, T) of clips that are so long, and what else their questions are made of (N rows each)."""
-
-
-@dataclass(frozen=True)
-class Held:
-    """Clips (T, H, W, 3) of bytes in the memory of a device."""
-
-    clips: tuple[Tensor, ...]
-    side: int
-    device: torch.device
-
-    @property
-    def shapes(self) -> list[tuple[int, int, int]]:
-        """Frames, height and width of each."""
-        return [(c.shape[0], c.shape[1], c.shape[2]) for c in self.clips]
-
-    def read(self, batches: Iterable[list[Cut]]) -> Iterator[Tensor]:
-        for cuts in batches:
-            times = sent(torch.stack([times for _, times, _ in cuts]), self.device)
-            squares = [
-                self.clips[i][chosen][:, top : top + self.side, left : left + self.side]
-                for (i, _, (top, left)), chosen in zip(cuts, times)
-            ]
-            yield torch.stack(squares)
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Clips in shards. While a batch is worked with, threads read the next ones."""
-
-    source: Shards
-    rows: tuple[int, ...]
-    device: torch.device
-
-    @property
-    def side(self) -> int:
-        return self.source.side
-
-    @property
-    def shapes(self) -> list[tuple[int, int, int]]:
-        clips = [self.source.clips[i] for i in self.rows]
-        return [(c.frames, c.height, c.width) for c in clips]
-
-    def read(self, batches: Iterable[list[Cut]]) -> Iterator[Tensor]:
-        pool = ThreadPoolExecutor(min(READERS, cores()))
-        ahead: deque[tuple[Tensor, list[Future[None]]]] = deque()
-        try:
-            for cuts in batches:
-                ahead.append(self._begin(pool, cuts))
-                if len(ahead) > AHEAD:
-                    yield self._end(*ahead.popleft())
-            while ahead:
-                yield self._end(*ahead.popleft())
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-    def _begin(self, pool: ThreadPoolExecutor, cuts: list[Cut]) -> tuple[Tensor, list[Future[None]]]:
-        shape = (len(cuts), len(cuts[0][1]), self.side, self.side, 3)
-        batch = torch.empty(shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
-        return batch, [pool.submit(self._fill, place, cut) for place, cut in zip(batch.numpy(), cuts)]
-
-    def _fill(self, place: np.ndarray, cut: Cut) -> None:
-        i, times, (top, left) = cut
-        place[...] = self.source.frames(self.rows[i], times.numpy(), (top, left))
-
-    def _end(self, batch: Tensor, parts: list[Future[None]]) -> Tensor:
-        for part in parts:
-            part.result()
-        return batch.to(self.device, non_blocking=True)
-
-    def held(self, device: torch.device) -> Held:
-        """These clips in the memory of a device, all their frames decoded."""
-
-        def whole(i: int) -> Tensor:
-            return torch.from_numpy(np.array(self.source.whole(i)))
-
-        clips: list[Tensor] = []
-        with ThreadPoolExecutor(min(READERS, cores())) as pool:
-            for start in range(0, len(self.rows), READERS):  # a few at a time beside those on the device
-                clips += [clip.to(device) for clip in pool.map(whole, self.rows[start : start + READERS])]
-        return Held(tuple(clips), self.side, device)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,215 @@
+"""Where the clips of a client lie: held in the memory of a device, or in shards, to be read when their turn comes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedreel.data.shard_readers import Reading, Sheet, can_share, readers_of
+from fedreel.data.shards import Shards
+from fedreel.machine.device import pin, sent, unpin
+from fedreel.machine.processes import cores
+
+AHEAD = 8  # batches that are read before their turn
+READERS = 8  # threads that read, at most: more of them would mostly wait for each other
+
+Cut = tuple[int, Tensor, list[int]]  # which clip, which of its frames, where the square begins: row and column
+
+
+@dataclass(frozen=True)
+class Held:
+    """Clips (T, H, W, 3) of bytes in the memory of a device."""
+
+    clips: tuple[Tensor, ...]
+    side: int
+    device: torch.device
+
+    @property
+    def shapes(self) -> list[tuple[int, int, int]]:
+        """Frames, height and width of each."""
+        return [(c.shape[0], c.shape[1], c.shape[2]) for c in self.clips]
+
+    def read(self, batches: Iterable[list[Cut]]) -> Iterator[Tensor]:
+        for cuts in batches:
+            times = sent(torch.stack([times for _, times, _ in cuts]), self.device)
+            squares = [
+                self.clips[i][chosen][:, top : top + self.side, left : left + self.side]
+                for (i, _, (top, left)), chosen in zip(cuts, times)
+            ]
+            yield torch.stack(squares)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Clips in shards. While a batch is worked with, the next ones are read."""
+
+    source: Shards
+    rows: tuple[int, ...]
+    device: torch.device
+
+    @property
+    def side(self) -> int:
+        return self.source.side
+
+    @property
+    def shapes(self) -> list[tuple[int, int, int]]:
+        clips = [self.source.clips[i] for i in self.rows]
+        return [(c.frames, c.height, c.width) for c in clips]
+
+    def read(self, batches: Iterable[list[Cut]]) -> Iterator[Tensor]:
+        reader: _Reader = _ByProcesses(self) if by_processes(self) else _ByThreads(self)
+        try:
+            under_way = 0
+            for cuts in batches:
+                reader.begin(cuts)
+                under_way += 1
+                if under_way > AHEAD:
+                    yield reader.end()
+                    under_way -= 1
+            for _ in range(under_way):
+                yield reader.end()
+        finally:
+            reader.close()
+
+    def held(self, device: torch.device) -> Held:
+        """These clips in the memory of a device, all their frames decoded."""
+
+        def whole(i: int) -> Tensor:
+            return torch.from_numpy(np.array(self.source.whole(i)))
+
+        clips: list[Tensor] = []
+        with ThreadPoolExecutor(min(READERS, cores())) as pool:
+            for start in range(0, len(self.rows), READERS):  # a few at a time beside those on the device
+                clips += [clip.to(device) for clip in pool.map(whole, self.rows[start : start + READERS])]
+        return Held(tuple(clips), self.side, device)
+
+
+def by_processes(stored: Stored) -> bool:
+    """Whether clips are read by processes: where a GPU waits for the thread that trains, and there is much to do about
+    each of them. Else threads do, which cost nothing to begin."""
+    return stored.device.type == "cuda" and stored.source.quality > 0 and cores() > 1 and can_share()
+
+
+class _Reader(ABC):
+    """Reads batches in the order in which they are begun."""
+
+    @abstractmethod
+    def begin(self, cuts: list[Cut]) -> None: ...
+
+    @abstractmethod
+    def end(self) -> Tensor:
+        """The oldest batch that was begun, on the device."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """What was begun is not wanted any more."""
+
+
+class _ByThreads(_Reader):
+    def __init__(self, stored: Stored) -> None:
+        self.stored = stored
+        self.pool = ThreadPoolExecutor(min(READERS, cores()))
+        self.begun: deque[tuple[Tensor, list[Future[None]]]] = deque()
+
+    def begin(self, cuts: list[Cut]) -> None:
+        batch = torch.empty(_shape(self.stored, cuts), dtype=torch.uint8, pin_memory=self.stored.device.type == "cuda")
+        parts = [self.pool.submit(self._fill, place, cut) for place, cut in zip(batch.numpy(), cuts)]
+        self.begun.append((batch, parts))
+
+    def end(self) -> Tensor:
+        batch, parts = self.begun.popleft()
+        for part in parts:
+            part.result()
+        return batch.to(self.stored.device, non_blocking=True)
+
+    def close(self) -> None:
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+    def _fill(self, place: np.ndarray, cut: Cut) -> None:
+        i, times, (top, left) = cut
+        place[...] = self.stored.source.frames(self.stored.rows[i], times.numpy(), (top, left))
+
+
+class _ByProcesses(_Reader):
+    """A batch is read by one process, into a sheet that the device copies from."""
+
+    def __init__(self, stored: Stored) -> None:
+        self.stored, self.readers = stored, readers_of(stored.source)
+        self.begun: deque[tuple[Tensor, _Sheet, Reading]] = deque()
+
+    def begin(self, cuts: list[Cut]) -> None:
+        shape = _shape(self.stored, cuts)
+        sheet = _sheets.take(shape.numel(), self.stored.device)
+        batch = torch.from_numpy(sheet.memory.bytes[: shape.numel()]).view(shape)
+        clips, rows = self.stored.source.clips, self.stored.rows
+        wanted = [(clips[rows[i]], times.numpy(), (top, left)) for i, times, (top, left) in cuts]
+        self.begun.append((batch, sheet, self.readers.begin(sheet.memory, wanted)))
+
+    def end(self) -> Tensor:
+        batch, sheet, reading = self.begun[0]
+        reading.wait()
+        self.begun.popleft()
+        found = batch.clone() if self.stored.device.type == "cpu" else batch.to(self.stored.device, non_blocking=True)
+        _sheets.put_back(sheet)
+        return found
+
+    def close(self) -> None:
+        while self.begun:
+            _, sheet, reading = self.begun.popleft()
+            reading.give_up()
+            _sheets.put_back(sheet)
+
+
+class _Sheet:
+    """Memory that readers write to and a device copies from."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.memory, self.device = Sheet(size), device
+        self.pinned = device.type == "cuda" and pin(self.memory.bytes)
+        self.copied = torch.cuda.Event() if device.type == "cuda" else None
+
+    def drop(self) -> None:
+        if self.pinned:
+            unpin(self.memory.bytes)
+
+
+class _Sheets:
+    """Those that are free, the one that has been so for longest first. They are kept for the next client's clips:
+    memory that a device copies from is slow to get."""
+
+    def __init__(self) -> None:
+        self._free: deque[_Sheet] = deque()
+        self._lock = Lock()  # clients may train in threads
+
+    def take(self, size: int, device: torch.device) -> _Sheet:
+        with self._lock:
+            found = self._free.popleft() if self._free else None
+        if found is not None and found.copied is not None:
+            found.copied.synchronize()
+        if found is not None and found.memory.bytes.size >= size and found.device == device:
+            return found
+        if found is not None:
+            found.drop()
+        return _Sheet(size, device)
+
+    def put_back(self, sheet: _Sheet) -> None:
+        """Its copy may still be under way."""
+        if sheet.copied is not None:
+            sheet.copied.record(torch.cuda.current_stream(sheet.device))
+        with self._lock:
+            self._free.append(sheet)
+
+
+_sheets = _Sheets()
+
+
+def _shape(stored: Stored, cuts: list[Cut]) -> torch.Size:
+    return torch.Size((len(cuts), len(cuts[0][1]), stored.side, stored.side, 3))
