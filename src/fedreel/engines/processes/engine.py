@@ -1,4 +1,4 @@
-"""The engine `processes`: clients at once in worker processes, one thread each, and the same bits for any number."""
+"""Several clients at once in worker processes of this machine, one thread each: the same bits for any number."""
 
 from __future__ import annotations
 
