@@ -302,9 +302,12 @@ def test_threads_are_given_back_and_nothing_stays_open(tmp_path: Path) -> None:
     torch.set_num_threads(2)
     files, children = len(os.listdir("/proc/self/fd")), descendants(os.getpid())
     with closing(processes(tmp_path, 2, FedAvg())) as engine:
-        assert torch.get_num_threads() == 1
-        assert len(results(engine, wanted(engine, "c0", "c1", "c2"))) == 3
+        for order in wanted(engine, "c0", "c1", "c2"):
+            engine.submit(order)
+        threads = [(engine.next(), torch.get_num_threads())[1] for _ in range(3)]
+        assert threads == [1, 1, 2]  # while clients are worked for
         assert len(descendants(os.getpid()) - children) == 3
+        engine.submit(wanted(engine, "c0")[0])
     assert torch.get_num_threads() == 2
     assert descendants(os.getpid()) <= children
     assert len(os.listdir("/proc/self/fd")) == files
