@@ -90,6 +90,10 @@ class ProcessesEngine(LocalEngine):
     @classmethod
     def begin(cls, job: Job, keep_trained: bool = False, workers: int = 0) -> ProcessesEngine:
         check_workers(workers)
+        if os.name != "posix":  # no open file passes from one process to another
+            raise RecipeError(
+                "worker processes need Linux or macOS", where="[engine] name", expected="local", found="processes"
+            )
         wanted = workers or default_workers(job.device)
         worker = job.worker(keep_trained)
         forks = can_fork(job.device)
@@ -161,9 +165,10 @@ class ProcessesEngine(LocalEngine):
         return attempt(order, noted)
 
     def _give_out(self) -> None:
-        """Orders to workers that have none; while more wait than there are workers, each has one in reserve."""
+        """Orders to workers that have none; while many wait, each has one in reserve, so that it need not wait for us.
+        Near the end that would keep short orders behind a long one."""
         while self._waiting:
-            depth = 2 if len(self._waiting) > self.workers else 1
+            depth = 2 if len(self._waiting) > 2 * self.workers else 1
             hand = min(self._hands, key=lambda hand: len(hand.orders), default=None)
             if (hand is None or hand.orders) and len(self._hands) < self.workers:
                 hand = self._start()
