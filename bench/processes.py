@@ -41,7 +41,7 @@ def parse_arguments() -> argparse.Namespace:
     numbers = {"type": lambda text: [int(n) for n in text.split(",")], "metavar": "N,N"}
     cores = [2**i for i in range(8) if 2**i <= len(os.sched_getaffinity(0))]
     parser.add_argument("--workers", default=cores, **numbers, help="cnn: how many there are in turn, and 1")
-    parser.add_argument("--clients", type=int, default=200, help="cnn: clients a round; pfl's job has 50")
+    parser.add_argument("--clients", type=int, default=96, help="cnn: clients a round; pfl's job has 50")
     parser.add_argument(
         "--rounds", type=int, default=0, help="cnn: timed rounds (1); else rounds of each recipe (its own)"
     )
@@ -58,7 +58,8 @@ def cnn(given: argparse.Namespace, folder: Path) -> None:
 
     rounds, counts = given.rounds or 1, sorted({1, *given.workers})
     data = folder / "data.npz"
-    make_data(data, rounds, clients=given.clients)
+    warm_up = min(given.clients, max(counts))
+    make_data(data, rounds, clients=given.clients, warm_up=warm_up)
     seconds: dict[int, float] = {}
     weights: dict[int, bytes] = {}
     server: dict[int, float] = {}
@@ -71,7 +72,8 @@ def cnn(given: argparse.Namespace, folder: Path) -> None:
             result = json.loads(out.read_text())
             took = statistics.median(result["seconds_per_round"])
             seconds[workers] = min(took, seconds.get(workers, math.inf))
-            server[workers] = result["cpu_seconds"] * 1000 / (given.clients * (1 + rounds))
+            server[workers] = result["cpu_seconds"] * 1000 / (warm_up + rounds * given.clients)
+            print(f"{workers} workers: {took:.3f} s a round", file=sys.stderr, flush=True)
             weights[workers] = out.with_suffix(".npy").read_bytes()
     efficiency = {n: seconds[1] / (n * took) for n, took in seconds.items()}
     most = {n: given.clients / (n * math.ceil(given.clients / n)) for n in counts}

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 USERS, IMAGES, CLASSES = 1000, 50, 10
 CLIENTS_PER_ROUND, BATCH, LEARNING_RATE = 50, 10, 0.1
+NOBODY = -1  # where a cohort is smaller than others
 WARM_UP = 1  # rounds run but not timed: process start, lazy initialisation, Ray's actors
 
 
@@ -55,21 +56,25 @@ def set_up(threads: int) -> None:
         torch.backends.mkldnn.enabled = False
 
 
-def make_data(path: Path, rounds: int, seed: int = 0, clients: int = CLIENTS_PER_ROUND) -> None:
-    """Write the seeded images (a coarse class pattern under noise), labels and cohorts that all contenders read."""
+def make_data(path: Path, rounds: int, seed: int = 0, clients: int = CLIENTS_PER_ROUND, warm_up: int = 0) -> None:
+    """Write the seeded images (a coarse class pattern under noise), labels and cohorts that all contenders read. Rounds
+    that are not timed may have fewer clients, `warm_up`."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, (USERS, IMAGES))
     patterns = rng.integers(0, 128, (CLASSES, 3, 4, 4), dtype=np.uint8).repeat(8, axis=2).repeat(8, axis=3)
     images = rng.integers(0, 128, (USERS, IMAGES, 3, 32, 32), dtype=np.uint8) + patterns[labels]
     cohorts = [rng.choice(USERS, clients, replace=False) for _ in range(WARM_UP + rounds)]
+    for cohort in cohorts[:WARM_UP]:
+        cohort[warm_up or clients :] = NOBODY
     np.savez(path, images=images, labels=labels, cohorts=np.stack(cohorts))
 
 
 def load_job(path: str, rounds: int) -> Job:
     with np.load(path, allow_pickle=False) as file:
         # Inputs in [-0.5, 0.5) keep SGD at rate 0.1 stable, so that the weights of two contenders can be compared.
+        cohorts = [[u for u in cohort if u != NOBODY] for cohort in file["cohorts"][: WARM_UP + rounds].tolist()]
         images = torch.from_numpy(file["images"]).float().sub_(128).div_(256)
-        return Job(images, torch.from_numpy(file["labels"]), file["cohorts"][: WARM_UP + rounds].tolist())
+        return Job(images, torch.from_numpy(file["labels"]), cohorts)
 
 
 def build_model(name: str) -> nn.Sequential:
@@ -99,7 +104,7 @@ def write_result(
         loss = functional.cross_entropy(model(job.images[:20].flatten(0, 1)), job.labels[:20].flatten())
     result: dict[str, Any] = {
         "seconds_per_round": np.diff(ticks)[WARM_UP:].tolist(),
-        "clients_per_round": len(job.cohorts[0]),
+        "clients_per_round": len(job.cohorts[-1]),
         "checksum": float(weights.astype(np.float64) @ np.cos(np.arange(weights.size))),
         "final_loss": float(loss),
         **beside,

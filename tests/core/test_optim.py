@@ -1,4 +1,4 @@
-"""Our SGD is torch's, to the bit; kept state goes on where it stopped; decay spares what asks for it."""
+"""Our SGD and Adam are torch's, to the bit; kept state goes on where it stopped; decay spares what asks for it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import nn
 from fedreel.config import TrainConfig
 from fedreel.core.optim import make_optimizer
 from fedreel.core.training import clip, gradients, learning_rate
+from support.warm import run_python
 
 
 def model() -> nn.Module:
@@ -38,6 +39,41 @@ def test_sgd_is_torchs_to_the_bit(momentum: float, nesterov: bool, decay: float)
     train(a, ours.step, range(6))
     train(b, lambda _: theirs.step(), range(6))
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters()))
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize(("kind", "torchs"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
+def test_adam_is_torchs_to_the_bit(kind: Any, torchs: Any, decay: float) -> None:
+    """With a parameter that is spared the decay, one that the loss does not always reach, and what they keep."""
+    a, b = model(), model()
+    a[2].bias.no_decay = True
+    ours = make_optimizer(a.parameters(), TrainConfig(optimizer=kind, weight_decay=decay))
+    ours.reset(0.1)
+    groups = [{"params": [*b[0].parameters(), b[2].weight]}, {"params": [b[2].bias], "weight_decay": 0.0}]
+    theirs = torchs(groups, 0.1, weight_decay=decay, fused=True)
+
+    def without_first(net: nn.Module, i: int) -> None:
+        if i % 2:
+            net[0].bias.grad = None
+
+    for i in range(6):
+        train(a, lambda g, i=i: (without_first(a, i), ours.step([p.grad for p in a.parameters()])), range(i, i + 1))
+        train(b, lambda _, i=i: (without_first(b, i), theirs.step()), range(i, i + 1))
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters()))
+    kept = {f"{i}/{k}": t for i, p in enumerate(b.parameters()) for k, t in theirs.state[p].items()}
+    found = ours.state()
+    assert found.keys() == kept.keys()
+    assert all(torch.equal(found[name], kept[name]) for name in kept)
+
+
+def test_adam_does_without_the_compiler() -> None:
+    """torch.optim imports torch.compile when it is first used, which takes as long as to import torch."""
+    code = (
+        "import sys, torch; from fedreel.config import TrainConfig; from fedreel.core.optim import make_optimizer;"
+        "p = torch.nn.Parameter(torch.ones(2)); o = make_optimizer([p], TrainConfig(optimizer='adam'));"
+        "o.step([torch.ones(2)]); sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert run_python("-c", code).returncode == 0
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])

@@ -189,6 +189,19 @@ def test_the_longest_come_first(tmp_path: Path) -> None:
     assert [line.split()[0] for line in (tmp_path / "worked").read_text().splitlines()] == ["c3", "c2", "c1", "c0"]
 
 
+def wait_for_all(client: Client, folder: Path) -> None:
+    if client.name == "c4":
+        until(lambda: len((folder / "worked").read_text().splitlines()) == 5)
+
+
+def test_nobody_waits_behind_the_longest_while_another_worker_is_free(tmp_path: Path) -> None:
+    """c4, the longest, ends only when all others have begun."""
+    method = Scripted(folder=str(tmp_path), script=wait_for_all)
+    with closing(processes(tmp_path, 2, method, task=Toy(clients=5))) as engine:
+        found = results(engine, wanted(engine, "c0", "c1", "c2", "c3", "c4"))
+    assert all(isinstance(r, Update) for r in found)
+
+
 def test_a_client_s_second_order_begins_where_the_first_ended(tmp_path: Path) -> None:
     one = LocalEngine(make_worker(tmp_path / "local", HeadStays()))
     with closing(processes(tmp_path / "many", 3, HeadStays())) as engine:
@@ -302,9 +315,12 @@ def test_threads_are_given_back_and_nothing_stays_open(tmp_path: Path) -> None:
     torch.set_num_threads(2)
     files, children = len(os.listdir("/proc/self/fd")), descendants(os.getpid())
     with closing(processes(tmp_path, 2, FedAvg())) as engine:
-        assert torch.get_num_threads() == 1
-        assert len(results(engine, wanted(engine, "c0", "c1", "c2"))) == 3
+        for order in wanted(engine, "c0", "c1", "c2"):
+            engine.submit(order)
+        threads = [(engine.next(), torch.get_num_threads())[1] for _ in range(3)]
+        assert threads == [1, 1, 2]  # while clients are worked for
         assert len(descendants(os.getpid()) - children) == 3
+        engine.submit(wanted(engine, "c0")[0])
     assert torch.get_num_threads() == 2
     assert descendants(os.getpid()) <= children
     assert len(os.listdir("/proc/self/fd")) == files

@@ -1,4 +1,4 @@
-"""The engine `local`: this process. One model, reused for all clients; weights loaded in place; no serialisation."""
+"""This process: one client after another. One model, reused for all; weights loaded in place; no serialisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine `processes`: clients at once in worker processes, one thread each, and the same bits for any number."""
+"""Several clients at once in worker processes of this machine, one thread each: the same bits for any number."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ProcessesEngine(LocalEngine):
     """Carries out as many orders at once as there are workers, those that take longest first. Each client draws its own
     random numbers and starts from its own state, so that it does not matter who works for it. Results are noted in the
     ledger and handed out in the order in which the local engine would; only one that another order waits for goes out
-    when it is there. Everything is computed with one thread, here too: what is added up is so in the same order."""
+    when it is there. While clients are worked for, this process has one thread as well."""
 
     def __init__(self, worker: Worker, crew: Crew, workers: int, alone: float = 0.0) -> None:
         """So many seconds of work are done here, `alone`, before any worker is started."""
@@ -76,8 +76,7 @@ class ProcessesEngine(LocalEngine):
         size = max(1, worker.travelling.nbytes)
         self.slots = max(2 * workers, min(MOST, MOST_BYTES // size))
         self._crew, self._alone = crew, alone
-        self._threads = torch.get_num_threads()
-        torch.set_num_threads(1)
+        self._threads = torch.get_num_threads()  # for what the server does while no client is worked for
         self._hands: list[_Hand] = []
         self._started = 0
         self._open: dict[Key, Order] = {}  # as submitted; not handed out yet
@@ -91,6 +90,10 @@ class ProcessesEngine(LocalEngine):
     @classmethod
     def begin(cls, job: Job, keep_trained: bool = False, workers: int = 0) -> ProcessesEngine:
         check_workers(workers)
+        if os.name != "posix":  # no open file passes from one process to another
+            raise RecipeError(
+                "worker processes need Linux or macOS", where="[engine] name", expected="local", found="processes"
+            )
         wanted = workers or default_workers(job.device)
         worker = job.worker(keep_trained)
         forks = can_fork(job.device)
@@ -98,6 +101,7 @@ class ProcessesEngine(LocalEngine):
         return cls(worker, crew, wanted)
 
     def submit(self, order: Order) -> None:
+        torch.set_num_threads(1)
         self._open[order.key] = order
         bisect.insort(self._waiting, (-self._forecast.seconds(order), order.key))
 
@@ -147,6 +151,8 @@ class ProcessesEngine(LocalEngine):
     def _hand_out(self, key: Key) -> Result:
         outcome, order = self._outcomes.pop(key), self._open.pop(key)
         self._shared.release(key)
+        if not self._open:
+            torch.set_num_threads(self._threads)
         reply = outcome.result
         if isinstance(reply, Failure):
             return reply
@@ -159,9 +165,10 @@ class ProcessesEngine(LocalEngine):
         return attempt(order, noted)
 
     def _give_out(self) -> None:
-        """Orders to workers that have none; while more wait than there are workers, each has one in reserve."""
+        """Orders to workers that have none; while many wait, each has one in reserve, so that it need not wait for us.
+        Near the end that would keep short orders behind a long one."""
         while self._waiting:
-            depth = 2 if len(self._waiting) > self.workers else 1
+            depth = 2 if len(self._waiting) > 2 * self.workers else 1
             hand = min(self._hands, key=lambda hand: len(hand.orders), default=None)
             if (hand is None or hand.orders) and len(self._hands) < self.workers:
                 hand = self._start()
