@@ -6,11 +6,10 @@
 An event is a sum with Gaussian noise over a Poisson sample, so many times: of clients (large samples, tens of rounds)
 and of examples (small samples, thousands of steps). Two ways to count, each compared with its like. By moments: pfl's
 orders are the same; Opacus is compared at whole orders, for which there is a closed form (at others dp-accounting, by
-which epsilon is counted here, rounds up, by a percent at most here, and Opacus does not). By the distribution of the loss:
-pfl's PLD, which lays it on a grid of 1e-4 where 1e-3 is used here; and the estimate, not the bounds, of Opacus' and
-pfl's PRV accountants, which are told to be off by 1e-3 at most (their defaults are 0.01 and 0.07). A dash stands where
-one gives up by itself. `worst` is the largest difference in epsilon, over epsilon where that is above 1. The last line
-is one JSON object."""
+which epsilon is counted here, rounds up and Opacus does not). By the distribution of the loss: pfl's PLD, which lays it
+on a grid of 1e-4 where 1e-3 is used here; and the estimate, not the bounds, of Opacus' and pfl's PRV accountants, which
+are told to be off by 1e-3 at most (their defaults are 0.01 and 0.07). A dash stands where one gives up by itself.
+`worst` is the largest difference in epsilon, over epsilon where that is above 1. The last line is one JSON object."""
 
 from __future__ import annotations
 
