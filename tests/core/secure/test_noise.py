@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from fedreel.config import PrivacyConfig, Recipe, RoundConfig, SecureConfig, Tra
 from fedreel.core.budget import Budget, PrivacyRules
 from fedreel.core.discretion import PartDiscretion
 from fedreel.core.ledger import departures
+from fedreel.core.secure.journal import Journal
 from fedreel.core.secure.noise import Parts
 from fedreel.core.secure.rules import check_sums
 from fedreel.core.update import TRAIN, Order
@@ -123,12 +126,45 @@ def test_it_counts_for_what_noise_of_the_server_counts_for(tmp_path: Path) -> No
     assert kinds <= {"name", "masked-sum"}
 
 
-def test_a_run_with_seeded_noise_is_repeated_to_the_bit(tmp_path: Path) -> None:
-    models = []
-    for name, config in (("a", private(seeded=True)), ("b", private(seeded=True)), ("c", private())):
+def test_seeded_noise_is_the_same_again_and_other_noise_is_not(undisturbed: bytes, tmp_path: Path) -> None:
+    for name, config in (("seeded", private(seeded=True)), ("secret", private())):
         run(recipe(config), tmp_path / name, quiet=True, task=PlainToy(), method=FedAvg())
-        models.append((tmp_path / name / "model" / "global.safetensors").read_bytes())
-    assert models[0] == models[1] != models[2]
+        model = (tmp_path / name / "model" / "global.safetensors").read_bytes()
+        assert (model == undisturbed) == (name == "seeded")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_server_that_is_killed_in_any_phase_goes_on_with_the_same_noise(
+    phase: str, undisturbed: bytes, tmp_path: Path
+) -> None:
+    """Killed when a phase of round 2 is over, before that is noted: its clients are asked again, and answer the same.
+    The same model and the same budget come of it."""
+    child = os.fork()
+    if child == 0:
+        note = Journal.note
+
+        def dying(self: Journal, name: str, *args: Any) -> None:
+            if (name, self.folder.name) == (phase, "round-000002"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            note(self, name, *args)
+
+        Journal.note = dying  # type: ignore[method-assign]
+        try:
+            run(recipe(private(seeded=True)), tmp_path / "run", quiet=True, task=PlainToy(), method=FedAvg())
+        finally:
+            os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    run(recipe(private(seeded=True)), tmp_path / "run", resume=True, quiet=True, task=PlainToy(), method=FedAvg())
+    assert (tmp_path / "run" / "model" / "global.safetensors").read_bytes() == undisturbed
+    spent = [row["epsilon"] for row in read_metrics(tmp_path / "run", "privacy")]
+    assert spent == [epsilon([Release(2.0, n)], 1e-5) for n in (1, 2, 3)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    run(recipe(private(seeded=True)), out, quiet=True, task=PlainToy(), method=FedAvg())
+    return (out / "model" / "global.safetensors").read_bytes()
 
 
 def test_a_sites_budget_counts_rounds_in_full_and_the_job_ends_with_its_rounds(tmp_path: Path) -> None:
