@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from fedreel.config import DataConfig, Recipe, load_recipe
 from fedreel.core.job import make_method, make_task
-from fedreel.core.task import ClientData, Population
+from fedreel.core.task import ClientData, Examples, Population
 from fedreel.runs.run import run
 from fedreel.tasks.image.task import Image
 
@@ -91,7 +91,7 @@ def attack(options: argparse.Namespace, epsilon: float, seed: int, out: Path) ->
     torch.manual_seed(recipe.seed)
     model = whole.model().eval()
     model.load_state_dict(load_file(out / "model" / "global.safetensors"), strict=False)
-    looks = {c: look(whole, model, population.data(c)) for c in clients}
+    looks = {c: look(whole, model, whole.prepared(model, population.data(c).train, True)) for c in clients}
     losses = np.array([looks[c][0] for c in clients])
     took_part = np.array([True] * len(members) + [False] * len(others))
     top1 = mean(looks[c][1] for c in others)
@@ -134,10 +134,10 @@ def recipe_of(options: argparse.Namespace, epsilon: float, seed: int) -> Recipe:
 
 
 @torch.no_grad()
-def look(task: Any, model: torch.nn.Module, data: ClientData) -> tuple[float, float]:
+def look(task: Any, model: torch.nn.Module, pictures: Examples) -> tuple[float, float]:
     """The model's mean loss on a client's training pictures, and how many it names right."""
     losses, right = [], []
-    for batch in data.train.batches(64):
+    for batch in pictures.batches(64):
         logits = task.forward(model, batch).logits
         losses.append(F.cross_entropy(logits, batch[1], reduction="none"))
         right.append(logits.argmax(1) == batch[1])

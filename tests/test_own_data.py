@@ -14,7 +14,7 @@ import typer
 import fedreel
 from fedreel.cli import app
 from fedreel.cli.outcome import outcome
-from fedreel.config import DataConfig, read_toml
+from fedreel.config import DataConfig, PrivacyConfig, Recipe, RoundConfig, read_toml
 from fedreel.errors import DataError, RecipeError, RunError
 from fedreel.models.r3d import R3DConfig
 from fedreel.models.resnet import ResNet10Config
@@ -132,7 +132,8 @@ def test_a_folder_in_use_is_refused_before_the_data_are_looked_at(tmp_path: Path
 @pytest.mark.parametrize("section", [{}, {"objective": "views"}])
 @pytest.mark.parametrize("task", TASKS)
 def test_every_run_ends_with_a_command_that_exists(task: str, section: dict[str, str]) -> None:
-    said = outcome(Path("runs/x y"), {**SUMMARY, "task": task}, section)[-1]
+    recipe = Recipe(task={"name": task, **section}, method={"name": "fedavg"})
+    said = outcome(Path("runs/x y"), {**SUMMARY, "task": task}, recipe)[-1]
     program, name, *arguments = shlex.split(said.removeprefix("next:   "))
     assert (program, name == "export") == ("fedreel", bool(section))
     assert "runs/x y" in arguments
@@ -141,4 +142,19 @@ def test_every_run_ends_with_a_command_that_exists(task: str, section: dict[str,
 
 
 def test_a_task_without_verbs_ends_with_its_report() -> None:
-    assert outcome(Path("x"), {**SUMMARY, "task": "a package's"}, {})[-1].startswith("report: ")
+    said = outcome(Path("x"), {**SUMMARY, "task": "a package's"}, Recipe(task={}, method={"name": "fedavg"}))
+    assert said[-1].startswith("report: ")
+
+
+@pytest.mark.parametrize(
+    ("sections", "why"),
+    [
+        ({}, "nothing to test on"),
+        ({"privacy": PrivacyConfig(noise=1.0)}, "nothing to test on"),
+        ({"privacy": PrivacyConfig(noise=1.0, tests="off")}, 'not tested ([privacy] tests = "off")'),
+        ({"round": RoundConfig(evaluate_every=0)}, "not tested (round.evaluate_every = 0)"),
+    ],
+)
+def test_a_run_without_results_says_why(sections: dict[str, Any], why: str) -> None:
+    recipe = Recipe(task={"name": "image"}, method={"name": "fedavg"}, **sections)
+    assert outcome(Path("x"), {**SUMMARY, "task": "image", "metrics": {}}, recipe)[0].endswith(f" s, {why}")

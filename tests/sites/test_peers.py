@@ -75,6 +75,9 @@ def test_keys_are_added_by_hand_and_shown(sites: dict[str, SiteFolder]) -> None:
     assert fingerprint(own_key(north)) in shown
     assert fingerprint(own_key(south)) in shown
     assert peers(north) == {"south": own_key(south)}
+    checked = cli("site", "check", "--site", north.path).out
+    assert f"peer     south {fingerprint(own_key(south))}" in checked
+    assert "1 known; a job with secure sums needs 2 or more (min_cohort)" in checked
     assert cli("site", "add-peer", south.path / "site.pub", "--site", north.path).code == 0  # again is no harm
 
 

@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 
 from fedreel.config import RoundConfig, SecureConfig
+from fedreel.core.discretion import PartDiscretion
 from fedreel.core.federation import Federation
 from fedreel.core.method import Method
+from fedreel.core.plan import Plan
+from fedreel.core.privacy import ClientPrivacy
 from fedreel.core.secure.collector import Collector
 from fedreel.core.secure.crypto import new_signing_key, public_line
 from fedreel.core.secure.identity import KeyRing
@@ -24,6 +27,7 @@ from fedreel.core.secure.rounds import SecureSums
 from fedreel.core.secure.work import make_form, simulated_sums
 from fedreel.core.update import Failure, Order, Result
 from fedreel.engines.local import LocalEngine
+from fedreel.privacy.noise import Secret
 from support.toy import Notes, Toy, make_worker
 
 PHASES = ("keys", "shares", "masked", "agree", "open")
@@ -177,18 +181,24 @@ class Losing:
 def federate_securely(
     folder: Path, method: Method, *, lost: Collection[tuple[str, str]] = (), secure: bool = True, **options: Any
 ) -> tuple[Federation, Notes]:
-    """Run a method on the toy by secure sums, or plainly. Options: those of RoundConfig, and task, policy, settings."""
+    """Run a method on the toy by secure sums, or plainly. Options: those of RoundConfig, and task, train, policy,
+    settings, privacy (noise that clients make in parts)."""
     task, policy = options.pop("task", Toy(clients=10)), options.pop("policy", None)
+    train, privacy = options.pop("train", None), options.pop("privacy", None)
     settings, start = options.pop("settings", SecureConfig(sums=True)), options.pop("start", 1)
     config = RoundConfig(**{"rounds": 1, "evaluate_every": 0, "repeat": 0, "min_answers": 0.5, **options})
-    worker = make_worker(folder, method, task, rounds=config.rounds, policy=policy)
-    sums = None
+    worker = make_worker(folder, method, task, train, rounds=config.rounds, policy=policy)
+    sums = noise = disclosure = None
+    if privacy is not None:
+        worker.discretion = private = PartDiscretion(privacy, config, Secret.kept(folder / "clients.key"), None)
+        noise, plan = private.parts, Plan.of(privacy, config, len(worker.population.clients))
+        disclosure = ClientPrivacy(plan, task.ranges, Secret.of_seed(0), 0)
     if secure:
         worker.sums = simulated_sums(settings, "r", folder)
-        form = partial(make_form, settings, task, method, worker.travelling)
+        form = partial(make_form, settings, task, method, worker.travelling, noise=noise)
         sums = SecureSums(form, folder / "secure" / "server", "r", start, True)
     engine, notes = Losing(LocalEngine(worker), lost), Notes()
-    fed = Federation(engine, method, config, 0, watchers=[notes], sums=sums)
+    fed = Federation(engine, method, config, 0, watchers=[notes], sums=sums, disclosure=disclosure)
     method.run(fed)
     engine.close()
     return fed, notes

@@ -11,7 +11,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 
 from starlette.testclient import TestClient
 
-from fedreel.config import as_table, load_recipe, parse_value, recipe_names
+from fedreel.config import PrivacyConfig, as_table, load_recipe, parse_value, recipe_names
 from fedreel.errors import RecipeError
 from fedreel.ui.app import make_app
 from fedreel.ui.form import Form, as_arguments, blamed, check
@@ -84,6 +84,17 @@ def test_what_a_form_sends_is_what_set_takes() -> None:
     assert by_words == load_recipe("recognition", settings)
     assert by_words.data.owner == "12"
     assert by_words.method == {"name": "fedprox", "mu": 0.25}
+
+
+def test_privacy_is_filled_in_from_nothing() -> None:
+    """No recipe has the section; one number makes it."""
+    form = Form("recognition", {})
+    shown = {field.key: field.shown() for field in form.sections["Differential privacy"]}
+    assert shown["privacy.delta"] == "1e-05"
+    settings = form.changed({**shown, "privacy.epsilon": "4.0"})
+    assert settings == {"privacy.epsilon": 4.0}
+    made = load_recipe("recognition", list(as_arguments(settings))).privacy
+    assert made == PrivacyConfig(epsilon=4.0)
 
 
 @pytest.mark.parametrize(

@@ -156,4 +156,4 @@ def run_recipe(recipe: Recipe, folder: Path, resume: bool, quiet: bool) -> None:
         said = f"The last checkpoint stands; go on with: {again}" if begun else "Nothing has been run yet."
         say(f"\nInterrupted. {said}", err=True)
         raise typer.Exit(130) from None
-    say("\n".join(outcome(result.path, result.summary, recipe.task)))
+    say("\n".join(outcome(result.path, result.summary, recipe)))

@@ -14,12 +14,15 @@ from torch import nn
 from fedreel.config import PrivacyConfig, Recipe, RoundConfig
 from fedreel.core.batchnorm import active_norms
 from fedreel.core.budget import Budget, Kind
+from fedreel.core.clipped import ClippedSum
 from fedreel.core.declared import TESTED
 from fedreel.core.plan import Plan
 from fedreel.core.private_training import Noise, fit_privately, steps_of
+from fedreel.core.secure.noise import Parts
 from fedreel.core.task import Task
 from fedreel.core.training import Fitted, fit
 from fedreel.core.update import EVALUATE, TRAIN, Order, content_of
+from fedreel.core.weights import Weights
 from fedreel.errors import PolicyError, RecipeError, RunError
 from fedreel.machine.files import file_name, write_atomic
 from fedreel.machine.records import parse_json
@@ -36,12 +39,18 @@ class Discretion:
     kind = "weights"  # what a trained model is when it leaves
     sends = True  # numbers and tensors beside the model
     asks = True  # whether the server may ask questions
+    parts: Parts | None = None  # of the noise on a secure sum, where clients make it
 
     def check(self, model: nn.Module, task: Task) -> None:
         """Raise, before any work is done, if this task's model cannot be trained so."""
 
     def fit(self, client: Client, *args: Any, **settings: Any) -> Fitted:
         return fit(*args, **settings)
+
+    def part(self, client: Client, trained: Weights, threshold: int, sent: bytes) -> Weights:
+        """What of a trained model is added to a secure sum that is opened if so many are in it; `sent` is a digest of
+        what it was trained from."""
+        return trained
 
     def tested(self, client: Client, metrics: Mapping[str, float]) -> dict[str, float]:
         """What leaves of a test's results."""
@@ -86,6 +95,34 @@ class ClientDiscretion(Discretion):
 
     def spent(self, client: Client) -> float | None:
         return self._spent
+
+
+class PartDiscretion(ClientDiscretion):
+    """Under secure sums the server sees no change that it could clip: clients clip theirs, and make the noise in parts,
+    of secrets of their places. An order that comes again draws the same."""
+
+    def __init__(self, config: PrivacyConfig, rounds: RoundConfig, secret: Secret, budget: Budget | None) -> None:
+        super().__init__(config, rounds, budget)
+        self._secret = secret
+
+    @cached_property
+    def parts(self) -> Parts:  # type: ignore[override]
+        return Parts(self.config.clip, self._noise_of_round)
+
+    def begin(self, client: Client) -> None:
+        if client.order.kind == TRAIN and client.order.round > self._rounds.rounds:
+            raise PolicyError(
+                "the epsilon of this job is spent here",
+                expected=f"{self._rounds.rounds} rounds",
+                found=f"an order of round {client.order.round}",
+            )
+        super().begin(client)
+
+    def part(self, client: Client, trained: Weights, threshold: int, sent: bytes) -> Weights:
+        total = ClippedSum(client.received, self.config.clip)
+        total.add(trained)
+        label = "part", client.name, client.order.round, sent.hex()
+        return total.mean(1.0, self.parts.spread(threshold), self._secret, *label)
 
 
 class ExampleDiscretion(ClientDiscretion):
@@ -232,7 +269,9 @@ def make_discretion(recipe: Recipe, place: Path, budget: Budget | None) -> Discr
     config, rounds = recipe.privacy, recipe.round
     if config is None:
         return Discretion()
-    if config.unit == "client":
+    if config.unit == "client" and not recipe.secure.sums:
         return ClientDiscretion(config, rounds, budget)
     secret = Secret.of_seed(recipe.seed) if config.seeded else Secret.kept(place / "clients.key")
+    if config.unit == "client":
+        return PartDiscretion(config, rounds, secret, budget)
     return ExampleDiscretion(config, rounds, secret, Spending(place / "spent"), budget)

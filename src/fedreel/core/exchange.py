@@ -211,11 +211,16 @@ class Door:
         return update
 
     def release_answer(
-        self, order: Order, numbers: dict[str, float], tensors: dict[str, Named], declared: Mapping[str, str]
+        self,
+        order: Order,
+        numbers: dict[str, float],
+        tensors: dict[str, Named],
+        declared: Mapping[str, str],
+        epsilon: float | None = None,
     ) -> Answer:
         """The answer that leaves; raises if anything in it may not."""
         answer = Answer(order.round, order.step, order.client, numbers, tensors)
-        self._release(order, answer, declared, {})
+        self._release(order, answer, declared, {}, epsilon=epsilon)
         return answer
 
     def _release(

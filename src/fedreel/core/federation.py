@@ -126,9 +126,9 @@ class Federation(Server):
         for name in by:
             check_weighing(name, (*self._method.sends, *self.task.sends))
         models = _named(weights)
-        if self._sums is not None:
-            return self._sums(self, clients, models, by, at_least, args)
         ways = ("equal",) if self._disclosure.alike else by
+        if self._sums is not None:
+            return self._disclosure.of_sums(self._sums(self, clients, models, ways, at_least, args), by, self.round)
         together = weighed_by(self._method, ways) if self._together else ()
         updates = self._trained([Chain(deque([c]), models, together) for c in clients], args, at_least)
         return self._disclosure.averages(updates, next(iter(models.values())), by, self.mean, self.round)

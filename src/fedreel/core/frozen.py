@@ -32,20 +32,13 @@ def is_frozen(module: nn.Module) -> bool:
 
 
 def rest(module: nn.Module) -> None:
-    """The module is in eval mode whenever `keep_resting` is called: a batch norm goes by its running statistics and
+    """The module is in eval mode whatever mode its backbone is set to: a batch norm goes by its running statistics and
     does not change them."""
     setattr(module, _RESTING, True)
 
 
 def is_resting(module: nn.Module) -> bool:
     return getattr(module, _RESTING, False)
-
-
-def keep_resting(model: nn.Module) -> None:
-    """After `model.train()`: what rests is in eval mode again."""
-    for module in model.modules():
-        if is_resting(module):
-            module.training = False
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:

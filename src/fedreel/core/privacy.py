@@ -1,6 +1,7 @@
 """Differential privacy of a run: what the method and the log get to know, with noise, and what that comes to.
 
 Clients as units: the server clips each client's change and adds noise to their sum, once a round; it is trusted to.
+Under secure sums the clients do both (`core.discretion`).
 Examples as units: each client adds noise to its own gradients (`core.private_training`) and trusts nobody."""
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedreel.config import PrivacyConfig, Recipe
 from fedreel.core.aggregate import Aggregator, Average
 from fedreel.core.blueprint import Blueprint
+from fedreel.core.clipped import ClippedSum
 from fedreel.core.disclosure import Disclosure, Numbers
 from fedreel.core.method import Method
 from fedreel.core.plan import Plan
@@ -118,18 +119,27 @@ class ClientPrivacy(_Telling):
     def averages(
         self, updates: Iterable[Update], sent: Weights, by: Sequence[str], make: Callable[[], Aggregator], round: int
     ) -> list[Average]:
-        if self.state["rounds"] >= round:
-            raise FedreelError("under [privacy] a method asks its clients for one mean a round")
+        self._check_once(round)
         clip, within = float(self.state["clip"]), 0
         total = ClippedSum(sent, clip)
         for update in updates:
             within += total.add(update.weights)
         noise = self._noise_on_changes()
-        mean = total.mean(self.expected, noise * clip, self._secret, round)
+        mean = total.mean(self.expected, noise * clip, self._secret, "mean", round)
         self.state["rounds"] = round
         if self.config.clip_quantile:
             self._move_clip(within, total.count, round)
         return [NoisyAverage(mean)] * len(by)
+
+    def of_sums(self, means: list[Average], by: Sequence[str], round: int) -> list[Average]:
+        """Clients have clipped their changes, and made the noise in parts."""
+        self._check_once(round)
+        self.state["rounds"] = round
+        return [NoisyAverage(means[0].weights)] * len(by)
+
+    def _check_once(self, round: int) -> None:
+        if self.state["rounds"] >= round:
+            raise FedreelError("under [privacy] a method asks its clients for one mean a round")
 
     def test_means(self, answers: Numbers, counted: Sequence[str], round: int) -> dict[str, float]:
         """Over all clients, whoever answered: of each metric that has a range, with noise."""
@@ -200,40 +210,6 @@ class NoisyAverage(Average):
     @property
     def count(self) -> int:
         raise FedreelError("under [privacy] nobody is told how many clients took part")
-
-
-class ClippedSum:
-    """Adds up changes of what is trained, none of them longer than `clip`, in double precision."""
-
-    def __init__(self, sent: Weights, clip: float) -> None:
-        self._sent, self._clip, self.count = sent, clip, 0
-        self._layout = sent.layout.trained
-        self._start = self._flat(sent)
-        self._total = torch.zeros_like(self._start)
-
-    def add(self, weights: Weights) -> bool:
-        """Whether the change was within the clip as it was."""
-        change = self._flat(weights) - self._start
-        length = float(change.norm())
-        if not math.isfinite(length):
-            raise FedreelError("a change that is not finite cannot be clipped")
-        self._total += change if length <= self._clip else change * (self._clip / length)
-        self.count += 1
-        return length <= self._clip
-
-    def mean(self, over: float, spread: float, secret: Secret, round: int) -> Weights:
-        """What was sent, moved by the sum over so many, with normal noise of this spread on each number of the sum.
-        What no gradient moves stays as it was."""
-        noise = torch.from_numpy(secret.normal(len(self._total), "mean", round)).to(self._total.device)
-        moved = self._start + (self._total + spread * noise) / over
-        result, at = self._sent.clone(), 0
-        for tensor in self._layout.tensors:
-            result[tensor.name].copy_(moved[at : at + tensor.size].view(tensor.shape))
-            at += tensor.size
-        return result
-
-    def _flat(self, weights: Weights) -> torch.Tensor:
-        return torch.cat([weights[t.name].double().flatten() for t in self._layout.tensors])
 
 
 def make_disclosure(recipe: Recipe, task: Task, clients: int, out: Path) -> Disclosure:

@@ -27,6 +27,7 @@ class Residence:
         """`budget` is in bytes; 0: a share of the memory that the device has."""
         self.device, self.budget = device, budget or int(SHARE * memory_of(device))
         self._held: OrderedDict[Key, Examples] = OrderedDict()
+        self.used = 0  # bytes of what is held
         self._numbers: dict[str, Mapping[str, float]] = {}  # what clients may tell about their data
 
     def of_client(self, client: str, population: Population, task: Task, model: nn.Module) -> ClientData:
@@ -53,11 +54,8 @@ class Residence:
             return found.streamed(self.device)
         self._make_room(needed)
         self._held[key] = found.to(self.device)
+        self.used += bytes_of(self._held[key])
         return self._held[key]
-
-    @property
-    def used(self) -> int:
-        return sum(map(bytes_of, self._held.values()))
 
     @property
     def held(self) -> list[Key]:
@@ -65,13 +63,15 @@ class Residence:
         return [*self._held]
 
     def _make_room(self, needed: int) -> None:
+        if self.used + needed <= self.budget:
+            return
         large = [key for key in self._held if bytes_of(self._held[key])]  # the others free nothing
-        if self.used + needed > self.budget and large and self.device.type == "cuda":
+        if large and self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # other streams may still read what now becomes free
         for key in large:
             if self.used + needed <= self.budget:
                 break
-            del self._held[key]
+            self.used -= bytes_of(self._held.pop(key))
 
 
 def bytes_of(examples: Examples) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
-from fedreel.core.frozen import keep_resting
+from fedreel.core.frozen import is_resting
 from fedreel.data.input_scale import IMAGENET, KINETICS, InputScale
 from fedreel.errors import RecipeError
 from fedreel.models.lora import Lora
@@ -63,9 +63,13 @@ class Backbone(nn.Module, ABC):
         return self
 
     def train(self, mode: bool = True) -> Self:
-        """What is frozen stays as in tests: batch norms go by their running statistics and do not change them."""
-        super().train(mode)
-        keep_resting(self)
+        """What is frozen stays as in tests: batch norms go by their running statistics and do not change them. Modules
+        that are in the right mode are left alone: nn.Module.train would set all, which takes longer than a small step.
+        """
+        for module in self.modules():
+            wanted = mode and not is_resting(module)
+            if module.training != wanted:
+                module.training = wanted
         return self
 
     def imagenet(self) -> dict[str, Tensor]:

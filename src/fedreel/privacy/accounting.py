@@ -108,11 +108,12 @@ def _by_moments(releases: tuple[Release, ...], delta: float) -> float:
         neighboring_relation=relation.REPLACE_ONE if replaced else relation.ADD_OR_REMOVE_ONE
     )
     for r in releases:
-        counted.compose(_event(r, replaced), r.times)
+        counted.compose(event_of(r, replaced), r.times)
     return float(counted.get_epsilon(delta))
 
 
-def _event(release: Release, replaced: bool) -> Any:
+def event_of(release: Release, replaced: bool) -> Any:
+    """One of the sums as dp-accounting knows it; `replaced` where neighbours have one unit in place of another."""
     dp = _library()
     gaussian = dp.GaussianDpEvent(release.noise / 2 if replaced else release.noise)
     if release.rate >= 1:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreel.errors import DataError
+from fedreel.reproduce import private
 from fedreel.reproduce.spec import Choose, Claim, Row, Scale, Table
 from fedreel.tasks.image import analysis as image_runs
 
@@ -305,7 +306,43 @@ def _by_rounds(split: str) -> Table:
     )
 
 
+# A head on a network that stays as it came: what privacy of clients costs on pictures.
+_HEAD: Mapping[str, Any] = {
+    **private.TESTED_ONCE,
+    "server": None,
+    "task.backbone": {"name": "efficientnet-lite0", "init": "imagenet", "tune": "head"},
+    "task.size": 64,
+    "task.padding": 0.0,  # one view of each picture: what the network sees of it is computed once
+    "task.flip": 0.0,
+    "round.rounds": 10,
+}
+_HEAD_GRIDS = private.Grids({"train.lr": (0.01, 0.03, 0.1, 0.3)}, {"train.lr": (0.03, 0.3), "privacy.clip": (2.0, 0.5)})
+
+
+def _private(data: Path | None) -> tuple[Row, ...]:
+    numbers = (10,) if data is None else (100, 1000)
+    split = {n: {"data.partition": {"name": "iid", "num_partitions": n}} for n in numbers}
+    return tuple(row for n in numbers for row in private.rows("FedAvg", split[n], n, _HEAD_GRIDS))
+
+
 TABLES = {
+    "private": Table(
+        rows=_private,
+        metrics=("top1", "noise"),
+        derive=(private.tested,),
+        plain=("noise",),
+        settings=_HEAD,
+        scales={
+            "smoke": Scale("fedlid", (0,), {"round.rounds": 1, "task.size": 32, "data.size": "tiny"}),
+            "small": Scale("fedlid", (0, 1, 2), choose_given=private.held_out("a part of the training pictures")),
+        },
+        notes=(
+            "top1 in percent on the test pictures; EfficientNet-Lite0, frozen, on pictures of 64 pixels, and a linear"
+            " classifier; 10 rounds of one epoch",
+            *private.NOTES,
+        ),
+        factor=100.0,
+    ),
     "table1": _by_servers("Dirichlet 1"),
     "table2": _by_others("Dirichlet 1"),
     "table3": _by_servers("Dirichlet 0.5"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedreel.config import load_recipe
 from fedreel.errors import DataError
-from fedreel.reproduce import robust
+from fedreel.reproduce import private, robust
 from fedreel.reproduce.spec import Choose, Metrics, Row, Scale, Table
 from fedreel.runs.reading import read_summary
 
@@ -82,6 +82,26 @@ def _robust(data: Path | None) -> tuple[Row, ...]:
     )
 
 
+def _private(data: Path | None) -> tuple[Row, ...]:
+    """For every folder clients-N, so many clients."""
+    grids = private.Grids(
+        {"train.lr": (0.03, 0.3), "method.server_lr": (0.003, 0.01)},
+        {"privacy.clip": (1.0, 0.25), "method.server_lr": (0.01, 0.03)},
+    )
+    if data is None:
+        return tuple(private.rows("FedAdam", _split("iid"), 10, grids))
+    folders = {p.name.removeprefix("clients-"): p for p in data.glob("clients-*") if p.is_dir()}
+    numbers = sorted(int(n) for n in folders if n.isdigit())
+    if not numbers:
+        raise DataError(
+            "there are no clips here to learn from",
+            where=str(data),
+            expected="folders clients-N, the same clips of N owners, as bench/many_clients.py lays them out",
+        )
+    sources = {n: {"data.source": str(folders[str(n)].resolve())} for n in numbers}
+    return tuple(row for n in numbers for row in private.rows("FedAdam", sources[n], n, grids))
+
+
 def _split(name: str, **more: Any) -> dict[str, Any]:
     return {"data.partition": {"name": name, "num_partitions": 10, **more}}
 
@@ -103,6 +123,15 @@ _MOTION: dict[str, Any] = {
     "train.lr": 0.01,
     "train.weight_decay": 0.01,
     "round.rounds": 15,
+}
+# Under privacy of clients no batch norm may learn from clips: a linear classifier on what is there.
+_STILL: dict[str, Any] = {
+    **private.TESTED_ONCE,
+    "task.head": "linear",
+    "task.backbone.grid": 1,
+    "task.backbone.image.stages": 7,
+    "train.lr": 0.3,
+    "round.rounds": 25,
 }
 _CAP = 2.0  # about twice the farthest that an honest client moves (round.divergence)
 
@@ -174,6 +203,23 @@ TABLES = {
             "small": Scale("clips", (0, 1, 2)),
         },
         notes=("top1 in percent on the owners' test clips", *robust.NOTES, f"norm cap: max_change = {_CAP:g}"),
+        factor=100.0,
+    ),
+    "private": Table(
+        rows=_private,
+        metrics=("top1", "noise"),
+        derive=(private.tested,),
+        plain=("noise",),
+        settings=_STILL,
+        scales={
+            "smoke": Scale("clips", (0,), {"round.rounds": 1, "task.frames": 4, "task.size": 32, "data.size": "tiny"}),
+            "small": Scale("clips", (0, 1, 2), choose_given=private.held_out("clips kept for it")),
+        },
+        notes=(
+            "top1 in percent on the test clips; EfficientNet-Lite0, frozen, over 16 frames of 128 pixels, its mean and"
+            " a linear classifier; 25 rounds of one epoch",
+            *private.NOTES,
+        ),
         factor=100.0,
     ),
     "methods": Table(

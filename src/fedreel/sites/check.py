@@ -21,6 +21,7 @@ def check(site: SiteFolder, recipe: str | None, say: Say) -> bool:
     say(f"policy   {f'never lets out {kinds}' if (kinds := ', '.join(policy.refuse)) else 'refuses nothing'}")
     allowed = f"only {', '.join(policy.jobs.allow)} without approval" if policy.jobs.allow else "each needs approval"
     say(f"jobs     {allowed}")
+    _peers(site, policy.min_cohort, say)
     good = all([_server(site, say), *(_data(site, role, say) for role in site.config.data)])
     if not site.config.data:
         say('data     none yet: add [data] videos = "FOLDER" to site.toml, or give --data')
@@ -29,6 +30,18 @@ def check(site: SiteFolder, recipe: str | None, say: Say) -> bool:
         good = _job(site, recipe, say) and good
     say("All is well. Next: fedreel site start" if good else "Not ready: see above.")
     return good
+
+
+def _peers(site: SiteFolder, min_cohort: int, say: Say) -> None:
+    """Whose keys are pinned here. Only jobs with secure sums need any."""
+    from fedreel.sites.peers import fingerprint, peers
+
+    known = peers(site)
+    for name, line in known.items():
+        say(f"peer     {name} {fingerprint(line)}")
+    if len(known) + 1 < min_cohort:
+        needed = f"{min_cohort - 1} or more (min_cohort)"
+        say(f"peers    {len(known)} known; a job with secure sums needs {needed}: fedreel site add-peer SITE.PUB")
 
 
 def _server(site: SiteFolder, say: Say) -> bool:

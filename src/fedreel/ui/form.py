@@ -15,6 +15,7 @@ from typing import Any
 from fedreel.config import (
     AttackConfig,
     DataConfig,
+    PrivacyConfig,
     Recipe,
     RoundConfig,
     SecureConfig,
@@ -34,7 +35,7 @@ from fedreel.ui.values import toml
 
 Settings = dict[str, Any]
 HIDDEN = ("task.name", "system", "description")
-SECTIONS = ("server", "transfer")  # of a recipe, that it may lack
+SECTIONS = ("server", "transfer", "privacy")  # of a recipe, that it may lack
 COMMENT = re.compile(r"^ {4}(\w+): .*?  # (.+)$", re.MULTILINE)
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -69,7 +70,9 @@ class Form:
         recipe = load_recipe(source, dict(choices))
         task, method = make_task(recipe), make_method(recipe)
         self.recipe = resolved(recipe, task, method)
-        self.table = {"transfer": dataclasses.asdict(TransferConfig()), **as_table(self.recipe)}
+        lacked = {"transfer": TransferConfig, "privacy": PrivacyConfig}  # a recipe may have no such section
+        usual = {name: {field.name: field.default for field in dataclasses.fields(cls)} for name, cls in lacked.items()}
+        self.table = {**usual, **as_table(self.recipe)}
         self.sections: dict[str, list[Field]] = {
             "Choices": [*self._choices(task)],
             "Rounds": [*self._of(RoundConfig, "round")],
@@ -77,6 +80,7 @@ class Form:
             "Training at a client": [*self._of(TrainConfig, "train")],
             "Training at the server": [*self._of(TrainConfig, "server")],
             "Transfer": [*self._of(TransferConfig, "transfer")],
+            "Differential privacy": [*self._of(PrivacyConfig, "privacy")],
             "Secure sums": [*self._of(SecureConfig, "secure")],
             f"Method: {self.recipe.method['name']}": [*self._of(type(method), "method")],
             f"Task: {self.recipe.task['name']}": [*self._of(type(task), "task")],

@@ -196,7 +196,6 @@ def test_settings_that_need_each_update_are_refused() -> None:
     assert "not seen under secure sums" in refused(round={"divergence": True})
     assert "every number of a change" in refused(transfer={"up": "int8"})
     assert "every number of a change" in refused(transfer={"together": True})
-    assert "made in parts by the clients" in refused(privacy={"noise": 1.0})
     with pytest.raises(RecipeError, match="clip is out of range"):
         SecureConfig(clip=0.0)
     with pytest.raises(RecipeError, match="bits is out of range"):

@@ -193,6 +193,10 @@ class Party:
         keys = {client: bytes.fromhex(self.kept.shares[client][0]) for client in lost}
         return self._say("open", json.dumps([table_text(seeds), table_text(keys)]))
 
+    def threshold(self, session: Session) -> int:
+        """How many must be left at the end: with fewer this client opens nothing."""
+        return self._peers(session).threshold
+
     # behind it
 
     def _say(self, phase: str, text: str) -> str:

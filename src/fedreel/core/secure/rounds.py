@@ -15,6 +15,7 @@ from fedreel.core.secure.fixed import Form, SumAverage
 from fedreel.core.secure.journal import Journal
 from fedreel.core.secure.masks import Vector
 from fedreel.core.secure.messages import MOST_BY, Session
+from fedreel.core.secure.noise import Parts
 from fedreel.core.secure.work import (
     AGREE,
     KEYS,
@@ -99,8 +100,11 @@ class SecureSums:
 def server_sums(job: Job, travelling: Layout, simulated: bool) -> SecureSums:
     """For the server of a job."""
 
+    recipe = job.recipe
+    noise = None if recipe.privacy is None else Parts.of(recipe.privacy, recipe.round)
+
     def form(session: Session) -> Form:
-        return make_form(job.recipe.secure, job.task, job.method, travelling, session)
+        return make_form(recipe.secure, job.task, job.method, travelling, session, noise)
 
     return SecureSums(form, job.out / "secure" / "server", job.run_id, job.start, simulated)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedreel.config import Recipe
+from fedreel.config import PrivacyConfig, Recipe, SecureConfig
 from fedreel.core.method import Method
 from fedreel.core.task import Task
 from fedreel.errors import RecipeError
@@ -38,11 +38,7 @@ def check_sums(recipe: Recipe, task: Task, method: Method) -> None:
             hint="secure.clip and secure.weight_cap bound what one client can do",
         )
     if recipe.privacy is not None:
-        raise RecipeError(
-            "noise under secure sums would have to be made in parts by the clients, which they do not do yet",
-            where="[secure] sums",
-            expected="false, with [privacy]",
-        )
+        _check_noise(recipe.privacy, recipe.secure)
     if recipe.transfer is not None and (recipe.transfer.up != "full" or recipe.transfer.together):
         raise RecipeError(
             "under masks every number of a change has to travel, on the grid of the sum",
@@ -62,6 +58,41 @@ def check_sums(recipe: Recipe, task: Task, method: Method) -> None:
                 f"clients of {name} send '{item}' ({kind}) beside the model, which cannot be summed",
                 where="[secure] sums",
                 expected=f"nothing but {', '.join(NUMBERS)} and weights",
+            )
+
+
+def _check_noise(privacy: PrivacyConfig, secure: SecureConfig) -> None:
+    """What noise that clients make in parts does not go with."""
+    told = (
+        ("unit", privacy.unit != "client", "client", "the noise in parts is for changes of whole clients"),
+        (
+            "sampling",
+            privacy.sampling != "known",
+            "known",
+            "the clients of a secure sum are told who takes part: no sample is secret, and every round counts in full",
+        ),
+        ("clip_quantile", privacy.clip_quantile > 0, "0", "nobody sees how many changes are within the clip"),
+        (
+            "tests",
+            privacy.tests == "noised",
+            "off; or open, and epsilon is then not about tests",
+            "the server would see each client's results before it adds noise to them",
+        ),
+    )
+    for setting, wrong, expected, why in told:
+        if wrong:
+            found = str(getattr(privacy, setting))
+            raise RecipeError(
+                why, where=f"[privacy] {setting}", expected=f"{expected}, with [secure] sums", found=found
+            )
+    for setting in ("clip", "weight_cap"):
+        if getattr(secure, setting) != getattr(SecureConfig, setting):
+            raise RecipeError(
+                "with [privacy] clients count alike, and how far numbers go follows from its clip and noise: this does "
+                "nothing",
+                where=f"[secure] {setting}",
+                expected="as it is by default, with [privacy]",
+                hint="privacy.clip bounds what a client changes",
             )
 
 

@@ -18,6 +18,7 @@ from fedreel.core.secure.fixed import Form
 from fedreel.core.secure.identity import run_identity
 from fedreel.core.secure.masks import Vector
 from fedreel.core.secure.messages import Rubbish, Session
+from fedreel.core.secure.noise import Parts
 from fedreel.core.secure.party import Distrust, Identity, Kept, Party
 from fedreel.core.secure.rules import parts
 from fedreel.core.update import TRAIN, Answer, Order, Value, expect
@@ -80,13 +81,16 @@ class ClientSums:
         first = party.kept.order or [*order.key]
         training = Order(first[0], first[1], order.client, TRAIN, order.models, args, "", order.limit)
         client = worker.begin(training)
-        trained = worker.made(client, training)
-        form = make_form(self.config, worker.task, worker.method, worker.travelling, session)
+        trained, sent = worker.made(client, training), digest_of(order.models, args)
+        trained = worker.discretion.part(client, trained, party.threshold(session), sent)
+        noise = worker.discretion.parts
+        form = make_form(self.config, worker.task, worker.method, worker.travelling, session, noise)
         beside = {name: expect(client.tensors[name], Weights, f"'{name}'") for name in form.beside}
         vector = form.encode(client.received, trained, beside, client.numbers)
-        party.mask(session, digest_of(order.models, args), training.key, vector)
+        party.mask(session, sent, training.key, vector)
         worker.keep(client, training, worker.weights)
-        return worker.door.release_answer(order, {}, tensors_of(vector), {HEAD: KIND, BODY: KIND})
+        spent = worker.discretion.spent(client)
+        return worker.door.release_answer(order, {}, tensors_of(vector), {HEAD: KIND, BODY: KIND}, spent)
 
     def _party(self, worker: Worker, client: str) -> Party:
         path = self.folder / f"{file_name(client)}.json"
@@ -113,12 +117,16 @@ def simulated_sums(config: SecureConfig, run: str, out: Path) -> ClientSums:
     return ClientSums(config, run, place / "clients", lambda client: run_identity(place / "keys", client), False)
 
 
-def make_form(config: SecureConfig, task: Task, method: Method, layout: Layout, session: Session) -> Form:
-    """What is in a session's vectors: the same for the server and all clients."""
-    numbers, beside = parts(task, method)
+def make_form(
+    config: SecureConfig, task: Task, method: Method, layout: Layout, session: Session, noise: Parts | None = None
+) -> Form:
+    """What is in a session's vectors: the same for the server and all clients. With noise there is a model alone, and
+    how far its numbers go follows from clip and noise."""
+    numbers, beside = parts(task, method) if noise is None else ({}, ())
+    reach = config.clip if noise is None else noise.reach(session.threshold)
     if not set(session.by) <= {"equal", *numbers}:
         raise Rubbish("weights that clients of this job do not know")
-    return Form(layout, numbers, beside, session.by, len(session.cohort), config.clip, config.bits, config.weight_cap)
+    return Form(layout, numbers, beside, session.by, len(session.cohort), reach, config.bits, config.weight_cap)
 
 
 def digest_of(models: Mapping[str, Weights], args: Mapping[str, Value]) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -29,15 +29,19 @@ from fedreel.tasks.image.pictures import Pictures, open_pictures
 
 @dataclass(frozen=True)
 class TestPictures:
-    """Test images that several clients share, once on each device. A batch is (images, labels). The mean of a client's
-    `weights` times what is right is its accuracy if classes were as common as among its training images."""
+    """Test images that several clients share, once on each device. A batch is (images, labels), or what a frozen
+    network made of the images, labels, and what the images look like. The mean of a client's `weights` times what is
+    right is its accuracy if classes were as common as among its training images."""
 
     images: Tensor  # (N, side, side, 3) uint8
     labels: Tensor  # (N,) int64
     weights: Tensor  # (N,) float32
     turn: tuple[int, int] = (0, 1)  # a client's number among those who share them, and how many these are
-    placed: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
-    """Device -> its images and labels. Who shares the images shares this too, so that no device has them twice."""
+    beside: tuple[Tensor, ...] = ()  # rows of the images: what they look like, where a network has seen them
+    kind: str = "pixels"  # what `images` are, by which they are known again among those in `placed`
+    placed: dict[tuple[str, str], tuple[Tensor, ...]] = field(default_factory=dict, repr=False, compare=False)
+    """(Kind, device) -> images, labels and what is beside. Who shares the images shares this too, so that no device
+    has them twice."""
 
     def __len__(self) -> int:
         return self.labels.shape[0]
@@ -45,19 +49,35 @@ class TestPictures:
     def to(self, device: torch.device) -> TestPictures:
         if self.images.device == device:
             return self
-        if str(device) not in self.placed:
-            self.placed[str(device)] = self.images.to(device), self.labels.to(device)
-        images, labels = self.placed[str(device)]
-        return replace(self, images=images, labels=labels, weights=self.weights.to(device))
+        key = self.kind, str(device)
+        if key not in self.placed:
+            self.placed[key] = tuple(rows.to(device) for rows in self._rows)
+        return self._with(self.placed[key], self.kind, self.weights.to(device))
+
+    def seen(self, kind: str, look: Callable[[Tensor], tuple[Tensor, Tensor]]) -> TestPictures:
+        """What a network makes of the images, and what these look like: `look` is asked once for all who share them."""
+        key = kind, str(self.images.device)
+        if key not in self.placed:
+            made, looks = look(self.images)
+            self.placed[key] = made, self.labels, looks
+        return self._with(self.placed[key], kind, self.weights)
 
     def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, ...]]:
-        return Tensors((self.images, self.labels)).batches(size, generator)
+        return Tensors(self._rows).batches(size, generator)
 
     @property
     def own(self) -> Tensors:
         """Images that no other client answers for, so that all clients together count each once."""
         first, step = self.turn
-        return Tensors((self.images[first::step], self.labels[first::step]))
+        return Tensors(tuple(rows[first::step] for rows in self._rows))
+
+    @property
+    def _rows(self) -> tuple[Tensor, ...]:
+        return self.images, self.labels, *self.beside
+
+    def _with(self, rows: tuple[Tensor, ...], kind: str, weights: Tensor) -> TestPictures:
+        images, labels, *beside = rows
+        return replace(self, images=images, labels=labels, beside=tuple(beside), kind=kind, weights=weights)
 
 
 class PicturePopulation(Population):

@@ -13,14 +13,16 @@ from torch.nn import functional as F
 
 from fedreel import playground
 from fedreel.config import DataConfig, check_ranges
-from fedreel.core.task import Examples, Population, Tensors
+from fedreel.core.task import Examples, Outputs, Population, Tensors
 from fedreel.models.backbone import Backbone, BackboneConfig, Images
 from fedreel.models.classifier import Classifier
 from fedreel.models.resnet import ResNet18Config
 from fedreel.tasks.image.pictures import open_pictures
 from fedreel.tasks.image.population import PicturePopulation, TestPictures, open_public
+from fedreel.tasks.vision.appearance import appearance
 from fedreel.tasks.vision.contrast import Contrasting
 from fedreel.tasks.vision.contrast_views import SimCLR, crop_and_flip, scaled
+from fedreel.tasks.vision.frozen import Look, frozen_views, state_of
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,36 @@ class Image(Contrasting):
         found = open_public(data, self.server_size or self.size).first(self.most_per_class)
         return Tensors((torch.from_numpy(found.images), torch.from_numpy(found.labels)))
 
+    def prepared(self, model: nn.Module, examples: Examples, training: bool) -> Examples:
+        """Pictures of a frozen backbone, where each has one view, as what it makes of them: (N, C, 1, 1) in place of
+        (N, H, W, 3), and behind the labels what the pictures look like."""
+        frozen = isinstance(model, Classifier) and model.backbone.frozen_encoder
+        if not frozen or (training and (self.padding or self.flip)):
+            return examples
+        assert isinstance(model, Classifier)
+        look = Look(self.labelled_view, self.network_input, f"{self.backbone.input_scale} {self.size}", "")
+
+        def seen(pictures: Tensor) -> tuple[Tensor, Tensor]:
+            return frozen_views(model, pictures, look, 1)[:, 0], appearance(pictures)
+
+        if isinstance(examples, TestPictures):
+            return examples.seen(state_of(model, look.words), seen)
+        if not isinstance(examples, Tensors):
+            return examples
+        made, looks = seen(examples.tensors[0])
+        return Tensors((made, examples.tensors[1], looks))
+
+    def augment(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return batch if _is_prepared(batch) else super().augment(batch)
+
+    def forward(self, model: nn.Module, batch: tuple[Tensor, ...]) -> Outputs:
+        if _is_prepared(batch):
+            return Outputs(*model.answered(batch[0]))  # type: ignore[operator]
+        return super().forward(model, batch)
+
+    def look_of(self, batch: tuple[Tensor, ...]) -> Tensor:
+        return batch[2] if _is_prepared(batch) else super().look_of(batch)
+
     def labelled_view(self, samples: Tensor) -> Tensor:
         return crop_and_flip(scaled(samples, self.size), self.size, round(self.padding * self.size), self.flip)
 
@@ -101,6 +133,11 @@ class Image(Contrasting):
     def card(self) -> dict[str, Any]:
         scale = self.backbone.input_scale
         return {"input": {"size": self.size, "mean": scale.mean, "std": scale.std, "channels": "RGB"}}
+
+
+def _is_prepared(batch: tuple[Tensor, ...]) -> bool:
+    """Whether it holds what a frozen backbone made of pictures; these themselves have their three colours last."""
+    return batch[0].shape[-1] == 1
 
 
 def _constants(values: tuple[float, ...], device: torch.device) -> Tensor:

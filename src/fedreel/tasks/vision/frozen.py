@@ -1,5 +1,5 @@
-"""What a frozen backbone sees of clips, computed once and kept on the owner's disk: by the clip's pixels, the weights
-and the transform, so that anything else of these is another file."""
+"""What a frozen backbone sees of clips and pictures, computed once and kept on the owner's disk: by the pixels, the
+weights and the transform, so that anything else of these is another file."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedreel.core.task import Examples, Tensors
 from fedreel.data.feature_networks import fingerprint
@@ -22,6 +24,8 @@ from fedreel.tasks.vision.appearance import VERSION as LOOKS
 from fedreel.tasks.vision.appearance import appearance
 
 _log = logging.getLogger(__name__)
+_LOOKED_AT = 8  # tensors by which another network is told
+_states: WeakKeyDictionary[nn.Module, tuple[str, list[float], str]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,7 @@ def frozen_examples(model: Classifier, examples: Tensors, look: Look, views: int
 def frozen_views(model: Classifier, clips: Tensor, look: Look, views: int) -> Tensor:
     """(N, views, C, T, P) of clips (N, T, H, W, 3); those that were seen before are read."""
     model.backbone.eval()  # as it always is, frozen; of a model just made nobody has said so yet
-    pool = type(model.head["pool"]).__name__
-    state = fingerprint(model.backbone.state_dict(), f"{pool == 'Mean'} {look.words}")
-    folder = cache_folder() / "features" / "clips" / state
+    folder = cache_folder() / "features" / "clips" / state_of(model, look.words)
     names = [_name(clip) for clip in clips]
     found = [[kept(_file(folder, name, look, view)) for view in range(views)] for name in names]
     missing = sum(array is None for row in found for array in row)
@@ -62,6 +64,17 @@ def frozen_views(model: Classifier, clips: Tensor, look: Look, views: int) -> Te
                 keep(_file(folder, name, look, view), array)
             rows.append(torch.from_numpy(array))
     return torch.stack(rows).unflatten(0, (len(clips), views)) if rows else torch.zeros(0, views, 1, 1, 1)
+
+
+def state_of(model: Classifier, words: str) -> str:
+    """By which a network and a transform are known. All weights are read, but not again for every client: a frozen
+    network stays as it is, and one that was loaded into its place begins with other numbers."""
+    backbone, extra = model.backbone, f"{type(model.head['pool']).__name__ == 'Mean'} {words}"
+    tensors = backbone.state_dict()
+    first = [float(t.reshape(-1)[0]) for t in islice(tensors.values(), _LOOKED_AT)]
+    if backbone not in _states or _states[backbone][:2] != (extra, first):
+        _states[backbone] = extra, first, fingerprint(tensors, extra)
+    return _states[backbone][2]
 
 
 @dataclass(frozen=True)
