@@ -92,7 +92,7 @@ class Federation(Server):
 
     def sample(self, among: Sequence[str] | None = None, fraction: float | None = None) -> list[str]:
         """This round's clients; the same for every method with the same seed."""
-        pool = list(self.clients if among is None else among)
+        pool = self.clients if among is None else among
         share = self.config.fraction if fraction is None else fraction
         wanted = self.config.clients if self.config.clients and among is None and fraction is None else 0
         n = min(len(pool), wanted or max(1, round(share * len(pool))))

@@ -32,7 +32,7 @@ class Residence:
 
     def of_client(self, client: str, population: Population, task: Task, model: nn.Module) -> ClientData:
         """A client's data as this model works with them, taken in when they are first wanted."""
-        if client != EVERYONE and client not in population.clients:
+        if client != EVERYONE and client not in population.names:
             raise FedreelError(f"there is no client '{client}' here", hint=nearest(client, population.clients))
         own = cache(lambda: population.data(client))
         if client not in self._numbers:

@@ -113,6 +113,14 @@ class Population(ABC):
     """The clients that can be reached from here, and their data."""
 
     clients: tuple[str, ...]
+    _named: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The clients, for quick questions whether somebody is one of them: there may be a million."""
+        if self._named[0] is not self.clients:
+            self._named = (self.clients, frozenset(self.clients))
+        return self._named[1]
 
     @abstractmethod
     def data(self, client: str) -> ClientData:

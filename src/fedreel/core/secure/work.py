@@ -56,7 +56,7 @@ class ClientSums:
                 hint="the server's recipe has `sums = true` in [secure], and asks for something else",
             )
         worker.door.check_order({KIND: KIND})
-        if order.client not in worker.population.clients:
+        if order.client not in worker.population.names:
             raise RunError(f"there is no client '{order.client}' here")
         session = Session.read(text_of(order.args[SESSION]))
         if session.run != self.run or session.round != order.round:

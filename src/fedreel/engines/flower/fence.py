@@ -17,7 +17,7 @@ from fedreel.machine.files import file_name, write_atomic
 def check_place(worker: Worker, order: Order) -> None:
     """Raise unless the order is for one of this site's clients, in one of the job's rounds or just after the last, and
     its models hold what travels: a server writes nothing over what stays with a client."""
-    if order.client == EVERYONE or order.client not in worker.population.clients:
+    if order.client == EVERYONE or order.client not in worker.population.names:
         raise FedreelError("this site has no such client")
     if order.round > worker.rounds + 1:
         raise FedreelError(f"an order of round {order.round}", expected=f"at most {worker.rounds + 1}")
