@@ -74,6 +74,7 @@ def one_round(cohort: int) -> None:
         device="cpu",
         task={"name": "large"},
         method={"name": "fedavg"},
+        engine={"name": "local"},  # one process, whose peak is told
         train=TrainConfig(batch_size=1, lr=0.1),
         round=RoundConfig(rounds=1, evaluate_every=0),
     )

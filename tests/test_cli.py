@@ -167,7 +167,7 @@ def test_wrong_words_end_with_status_2_and_a_hint(
         ("method.name=fedavgg", "did you mean 'fedavg'?"),
         ("task.name=recogniton", "did you mean 'recognition'?"),
         ("engine.name=locall", "did you mean 'local'?"),
-        ("engine.spede=1", "unknown key 'spede' where: [engine] local"),
+        ("engine.spede=1", "unknown key 'spede' where: [engine] auto"),
         ("data.partition.name=dirichlett", "did you mean 'dirichlet'?"),
         ("data.partition.name=[1]", "unknown partition"),
         ("track=['wandbb']", "did you mean 'wandb'?"),

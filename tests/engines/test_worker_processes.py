@@ -26,7 +26,7 @@ from fedreel.core.exchange import Policy
 from fedreel.core.federation import Federation
 from fedreel.core.job import Job
 from fedreel.core.method import Method
-from fedreel.core.task import Outputs
+from fedreel.core.task import EVERYONE, Outputs
 from fedreel.core.update import ASK, Failure, Order, Update
 from fedreel.engines.local import LocalEngine
 from fedreel.engines.processes import engine as engines
@@ -324,6 +324,20 @@ def test_threads_are_given_back_and_nothing_stays_open(tmp_path: Path) -> None:
     assert torch.get_num_threads() == 2
     assert descendants(os.getpid()) <= children
     assert len(os.listdir("/proc/self/fd")) == files
+
+
+def note_threads(client: Client, folder: Path) -> None:
+    (folder / client.name).write_text(f"{os.getpid()} {torch.get_num_threads()}")
+
+
+def test_training_in_one_place_has_all_cores(tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    with closing(scripted(tmp_path, 2, note_threads)) as engine:
+        assert len(results(engine, wanted(engine, EVERYONE))) == 1
+        assert len(results(engine, wanted(engine, "c0"))) == 1
+    assert (tmp_path / EVERYONE).read_text() == f"{os.getpid()} 2"
+    assert (tmp_path / "c0").read_text().split()[1] == "1"
+    assert (tmp_path / "c0").read_text().split()[0] != str(os.getpid())
 
 
 @pytest.mark.parametrize("wrong", [-1, 257, "4", 2.0, True])

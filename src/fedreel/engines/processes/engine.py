@@ -15,6 +15,7 @@ import torch
 
 from fedreel.core.client import Worker
 from fedreel.core.job import Job
+from fedreel.core.task import EVERYONE
 from fedreel.core.update import Failure, Order, Reply, Result, Update
 from fedreel.engines.local import LocalEngine, attempt
 from fedreel.engines.processes.crew import Crew, ForkedCrew, SpawnedCrew, can_fork
@@ -127,18 +128,20 @@ class ProcessesEngine(LocalEngine):
     # what goes out and comes back
 
     def _works_alone(self) -> bool:
-        """Whether workers would not pay yet."""
-        return self._alone > 0 and not self._hands
+        """Whether workers would not pay: yet, or because all data are to be trained on in one place."""
+        return (self._alone > 0 and not self._hands) or self._open[next(iter(self._open))].client == EVERYONE
 
     def _work_here(self) -> Key:
         """Carry out the next order as the local engine does; if it took long and others wait, the next ones go out."""
         key, order = next(iter(self._open.items()))
         self._waiting = [row for row in self._waiting if row[1] != key]
+        torch.set_num_threads(self._threads if order.client == EVERYONE else 1)
         began = time.monotonic()
         self._outcomes[key] = _Outcome(attempt(order, self.worker.execute))
         spent = time.monotonic() - began
         self._forecast.note(order, spent)
-        self._alone = max(self._alone - spent, 0.0 if self._waiting else 1e-9)
+        if self._alone > 0:
+            self._alone = max(self._alone - spent, 0.0 if self._waiting else 1e-9)
         return key
 
     def _presentable(self) -> list[Key]:
