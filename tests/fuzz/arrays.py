@@ -21,7 +21,9 @@ import torch
 from fedreel.core.server import ServerState
 from fedreel.core.state import PrivateStore, State
 from fedreel.core.weights import Weights
+from fedreel.core.world import Device, read_devices, write_devices
 from fedreel.data.archive import extract
+from fedreel.data.device_traces import read_fedscale
 from fedreel.data.kept_arrays import kept
 from fedreel.data.weights_file import read_file
 from fedreel.runs.checkpoint import Checkpoints, Snapshot
@@ -115,6 +117,27 @@ def pyskl() -> bytes:
         {"split": {"xsub_train": [rows[0]["frame_dir"]], "xsub_val": [rows[1]["frame_dir"]]}, "annotations": rows},
         protocol=4,
     )
+
+
+def capacities() -> bytes:
+    return pickle.dumps({i: {"computation": 20.0 * i, "communication": 8e3} for i in (1, 2)}, protocol=4)
+
+
+def behaviours() -> bytes:
+    trace = {"duration": 5, "inactive": [40, 90], "finish_time": 100, "active": [10, 60], "model": "a phone"}
+    return pickle.dumps({7: trace}, protocol=4)
+
+
+def devices_json() -> bytes:
+    return write_devices([Device(0.5, 1e6), Device(0.25, 2e6, ((1.0, 2.0),), 10.0)]).encode()
+
+
+def in_devices(folder: Path) -> None:
+    (folder / "client_device_capacity").write_bytes(capacities())
+
+
+def read_traces(path: Path) -> object:
+    return read_fedscale(path.parent / "client_device_capacity", path)
 
 
 def labels_pickle() -> bytes:
@@ -268,6 +291,9 @@ HARNESSES = (
     Harness("summary h5", lambda: [h5(summary)], read_summary, file="a.h5"),
     Harness("tvsum mat", lambda: [h5(tvsum)], lambda path: [*_annotated(path)], file="a.mat"),
     Harness("pyskl pickle", lambda: [pyskl()], pickled.read_pyskl, file="a.pkl"),
+    Harness("device capacities", lambda: [capacities()], read_fedscale, file="client_device_capacity"),
+    Harness("device traces", lambda: [behaviours()], read_traces, spoil_bytes, "client_behave_trace", in_devices),
+    Harness("devices", lambda: [devices_json()], read_devices, spoil_json, "devices.json"),
     Harness(
         "label pickle",
         lambda: [labels_pickle()],

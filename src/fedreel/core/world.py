@@ -199,7 +199,7 @@ def read_devices(path: Path) -> tuple[Device, ...]:
     try:
         rows = parse_json(path.read_text())["devices"]
         found = tuple(_device(row) for row in rows)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise DataError(
             "these are no devices",
             where=str(path),

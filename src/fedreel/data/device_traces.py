@@ -23,7 +23,7 @@ def read_fedscale(capacities: Path, behaviours: Path | None = None) -> list[Devi
     try:
         there = [_there(trace) for trace in traces]
         found = [_device(row, there[i % len(there)] if there else ((), 1.0)) for i, row in enumerate(rows)]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         where = str(behaviours or capacities)
         raise DataError("these are no traces of FedScale", where=where, found=repr(error)) from error
     if not found:
