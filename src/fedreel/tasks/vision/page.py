@@ -76,12 +76,12 @@ def draw_album(album: Album, strips: Mapping[Path, np.ndarray]) -> str:
         section("labels", "How many of each", _counts(album)),
         section("skipped", "Skipped", _skipped(album), lead=_left_out(len(album.skipped))) if album.skipped else None,
     )
-    common = Counter(entry.label for entry in album.entries).most_common(1)[0][0]
+    [(common, times)] = Counter(entry.label for entry in album.entries).most_common(1)
     head = header(
         "recognize",
         name,
         lead=[f"the {album.what} of a folder, by the model ", el("b", album.run.resolve().name)],
-        headline=(album.what, number(len(album.entries)), f"most often {common}"),
+        headline=(album.what, number(len(album.entries)), f"most often {common}" if times > 1 else "no label twice"),
     )
     return _page(f"{short(name)}: {album.what}", head, body)
 
