@@ -33,21 +33,23 @@ def filled(text: str) -> str:
 def table() -> str:
     head = (
         "| method | the server sees | with `[privacy]`, by clients | with `[privacy]`, by examples | with `[secure]` |"
+        " with both, by clients |"
     )
-    return "\n".join([head, "|---|---|---|---|---|", *(row(name) for name in METHODS.names())])
+    return "\n".join([head, "|---|---|---|---|---|---|", *(row(name) for name in METHODS.names())])
 
 
 def row(name: str) -> str:
     method: type[Method] = METHODS.lookup(name)
     beside = sorted(method.sends)
     if method.sees == "each":
-        return f"| `{name}` | each model, {', '.join(beside)} | refused | refused | refused |"
+        return f"| `{name}` | each model, {', '.join(beside)} | refused | refused | refused | refused |"
     extra = sorted({*method.sends} - {*Method.sends})
     plain = method.local_training is Method.local_training
     clients = "a noisy mean of models" if not extra else "refused"
     examples = "refused" if extra else "each model, with the client's noise" if plain else _UNSURE
     secure = "the sum" if all(kind in (*NUMBERS, "weights") for kind in method.sends.values()) else "refused"
-    return f"| `{name}` | each model, {', '.join(beside)} | {clients} | {examples} | {secure} |"
+    both = "a noisy sum" if "refused" not in (clients, secure) else "refused"
+    return f"| `{name}` | each model, {', '.join(beside)} | {clients} | {examples} | {secure} | {both} |"
 
 
 _UNSURE = "the same, if its clients train once and change no loss; else refused"

@@ -96,7 +96,8 @@ class Form:
     @property
     def step(self) -> float:
         """By how much, at most, a client's part of the weighted sum differs from what it was before the grid."""
-        return self.clip * self.cap / self.grid.levels
+        counted = any(by not in ("equal", "loss") for by in self.by)  # else a weight is no share of the cap
+        return self.clip * (self.cap if counted else 1.0) / self.grid.levels
 
     @cached_property
     def _parts(self) -> list[_Part]:

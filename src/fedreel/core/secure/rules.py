@@ -75,7 +75,7 @@ def _check_noise(privacy: PrivacyConfig, secure: SecureConfig) -> None:
         (
             "tests",
             privacy.tests == "noised",
-            "off; or open, and epsilon is then not about tests",
+            "off, or open (epsilon is then not about them)",
             "the server would see each client's results before it adds noise to them",
         ),
     )
