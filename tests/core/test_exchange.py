@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedreel.config import WorldConfig
 from fedreel.core.admission import Admission
 from fedreel.core.client import Client
 from fedreel.core.declared import Declared
@@ -18,6 +19,7 @@ from fedreel.core.ledger import departures, read_ledger, tensors, totals
 from fedreel.core.method import question
 from fedreel.core.update import TRAIN, Answer, Order, Update
 from fedreel.core.weights import TensorInfo, Weights
+from fedreel.core.world import make_world
 from fedreel.errors import FedreelError, RecipeError
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedbn import FedBN
@@ -29,7 +31,8 @@ from support.toy import federate, make_worker
 def test_no_private_name_is_ever_in_an_update_or_a_ledger(tmp_path: Path, name: str) -> None:
     method = METHODS.lookup(name)()
     worker = make_worker(tmp_path, method)
-    federate(tmp_path / "run", method)
+    clock = make_world(WorldConfig(), 0, worker.population.describe(), 1)  # for methods that do not wait
+    federate(tmp_path / "run", method, world=clock)
     private = set(worker.private.place)
     left = {row[0] for _, rows in tensors(tmp_path / "run" / "ledger.jsonl") for row in rows}
     assert left.isdisjoint(private)

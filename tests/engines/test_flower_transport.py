@@ -34,7 +34,7 @@ def test_orders_of_a_node_travel_together_and_results_come_in_their_order(link: 
     assert all(isinstance(r, Update) and r["step"] == r.step and r.weights is not None for r in got)
     head = cast(Frame, link.messages[0].content).head
     assert (head["type"], head["run"], head["start"], head["out"], head["threads"]) == ("orders", "run7", 3, "there", 2)
-    assert head["recipe"]["engine"] == {"name": "local"}
+    assert head["recipe"]["engine"] == {"name": "auto"}
 
 
 def test_with_nothing_under_way_there_is_no_next_result(link: FakeLink) -> None:
