@@ -30,7 +30,6 @@ SETTINGS = {  # of the playground
     "round.evaluate_every": 1,
     "round.trust": False,
     "world.seconds": 0.1,
-    "world.spread": 1.5,
 }
 LATE = {"method.name": "fedbuff", "method.buffer": 5, "method.in_flight": 10}
 
@@ -39,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=1_000_000)
     parser.add_argument("--part", choices=("pool", "playground"))
-    parser.add_argument("--rounds", type=int, default=16, help="of FedAvg; FedBuff has three times as many")
+    parser.add_argument("--rounds", type=int, default=16, help="of FedAvg; FedBuff has six times as many")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -145,7 +144,7 @@ def curve(name: str, seed: int, rounds: int) -> list[tuple[float, float]]:
     from fedreel.runs.reading import read_metrics
     from fedreel.runs.run import run
 
-    own = {**SETTINGS, **(LATE if name == "fedbuff" else {}), "round.rounds": rounds * (3 if name == "fedbuff" else 1)}
+    own = {**SETTINGS, **(LATE if name == "fedbuff" else {}), "round.rounds": rounds * (6 if name == "fedbuff" else 1)}
     with tempfile.TemporaryDirectory() as folder:
         recipe = replace(load_recipe("fedlid", own), seed=seed, server=None)  # of these methods no server trains
         run(recipe, Path(folder) / "run", quiet=True)
