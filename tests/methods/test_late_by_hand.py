@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from core.test_world import world
-from fedreel.config import Recipe, RoundConfig, TrainConfig, WorldConfig
+from fedreel.config import Recipe, RoundConfig, TrainConfig, WorldConfig, load_recipe
 from fedreel.core.federation import Federation
-from fedreel.errors import RunError
+from fedreel.errors import RecipeError
 from fedreel.methods.fedasync import FedAsync
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedbuff import FedBuff
@@ -73,8 +73,12 @@ def test_who_is_lost_is_followed_by_another(tmp_path: Path) -> None:
 
 
 def test_without_a_clock_it_is_said_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="needs to know how long each takes"):
+    with pytest.raises(RecipeError, match="needs to know how long each takes"):
         pulled(tmp_path, FedBuff())
+    recipe = load_recipe("cfedvs", {"method.name": "fedasync", "data.size": "tiny"})
+    with pytest.raises(RecipeError, match="needs to know how long each takes"):
+        run(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from fedreel.core.transfer.coded import make_coded
 from fedreel.core.transfer.together import weighed_by
 from fedreel.core.update import ASK, EVALUATE, SECURE, TRAIN, Answer, Failure, Order, Reply, Update, Value, expect
 from fedreel.core.weights import Weights
-from fedreel.core.world import World, needed_world
+from fedreel.core.world import World
 from fedreel.errors import FedreelError
 
 R = TypeVar("R", Answer, Update)
@@ -172,7 +172,7 @@ class Federation(Server):
         answers is followed by another, which begins with the global model as it is then."""
         self._check_sees_each()
         if self._flight is None:
-            self._flight = Flight(self, self._engine, self._admission, needed_world(self._world))
+            self._flight = Flight(self, self._engine, self._admission, self._world)
         return self._flight.arrivals(count, in_flight, args)
 
     def ask(

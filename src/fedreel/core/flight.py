@@ -12,7 +12,7 @@ from fedreel.core.engine import Engine
 from fedreel.core.server import GLOBAL
 from fedreel.core.update import TRAIN, Failure, Order, Update, Value, expect
 from fedreel.core.weights import Weights
-from fedreel.core.world import GONE, World
+from fedreel.core.world import GONE, World, no_clock
 from fedreel.errors import RunError
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ class Flight:
     """Keeps so many orders under way, and hands updates out in the order in which they arrive by the world's clock,
     whatever the engine takes for them."""
 
-    def __init__(self, fed: Federation, engine: Engine, admission: Admission, world: World) -> None:
+    def __init__(self, fed: Federation, engine: Engine, admission: Admission, world: World | None) -> None:
+        if world is None:
+            raise no_clock()
         self._fed, self._engine, self._admission, self._world = fed, engine, admission, world
         admission.lasting = True
         kept: dict[str, Any] = fed.memory.setdefault(MEMORY, {"orders": [], "models": {}, "number": 0})

@@ -34,6 +34,7 @@ class Method(ABC):
         "lora",
         "head",
     )  # for what of a backbone is trained it makes sense
+    waits: ClassVar[bool] = True  # for all clients of a round; else it needs the clock of the recipe's [world] section
     trains_server: ClassVar[bool] = False  # whether the server trains too, by the recipe's [server] section
 
     # the server's side

@@ -14,8 +14,9 @@ import numpy as np
 
 from fedreel.config import WorldConfig
 from fedreel.core.chains import Chain, too_few
+from fedreel.core.method import Method
 from fedreel.core.update import Failure
-from fedreel.errors import DataError, RunError
+from fedreel.errors import DataError, RecipeError, RunError
 from fedreel.machine.records import parse_json
 
 MEMORY = "world"  # where the server's memory has the clock
@@ -182,16 +183,19 @@ def make_world(config: WorldConfig | None, seed: int, described: Mapping[str, An
     return World(config, seed, lambda client: sizes.get(client, 1.0), epochs, devices)
 
 
-def needed_world(world: World | None) -> World:
-    """The world, without which a server that does not wait for all cannot know who answers first."""
-    if world is None:
-        raise RunError(
-            "a method that does not wait for all clients needs to know how long each takes",
-            where="[world]",
-            expected="a section [world]",
-            hint="add --set world.seconds=0.1: what a middling device takes for a sample",
-        )
-    return world
+def check_clock(world: object, method: Method) -> None:
+    """Raise, before any data are read, if a method that does not wait for all clients has no clock to go by."""
+    if world is None and not method.waits:
+        raise no_clock()
+
+
+def no_clock() -> RecipeError:
+    return RecipeError(
+        "a method that does not wait for all clients needs to know how long each takes",
+        where="[world]",
+        expected="a section [world]",
+        hint="add --set world.seconds=0.1: what a middling device takes for a sample",
+    )
 
 
 def read_devices(path: Path) -> tuple[Device, ...]:

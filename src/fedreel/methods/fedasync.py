@@ -20,6 +20,7 @@ class FedAsync(Method):
     + 1). Clients hold near what they received by mu/2 ||w - w_received||^2. A round is one update."""
 
     sees: ClassVar = "each"
+    waits: ClassVar = False
 
     alpha: float = 0.6
     staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"

@@ -17,6 +17,7 @@ class FedBuff(Method):
     s(tau) = (1 + tau)^-power for updates of models that are tau steps old. A round is one step of the server."""
 
     sees: ClassVar = "each"
+    waits: ClassVar = False
 
     buffer: int = 10  # K
     in_flight: int = 100  # clients at work at once

@@ -33,7 +33,7 @@ from fedreel.core.secure.rules import check_sums
 from fedreel.core.server import GLOBAL, ServerState, Watcher
 from fedreel.core.state import TRAINED, PrivateStore, TrainedModels
 from fedreel.core.task import Task
-from fedreel.core.world import make_world
+from fedreel.core.world import check_clock, make_world
 from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.device import pick_device
 from fedreel.machine.files import new_folder
@@ -78,6 +78,7 @@ def run(
     task, method = task or make_task(recipe), method or make_method(recipe)
     check_fit(task, method)
     check_sums(recipe, task, method)
+    check_clock(recipe.world, method)
     warn_of_random(task)
     start_engine = engine_starter(recipe)
     if check_place(out, resume):  # before long work on the data
