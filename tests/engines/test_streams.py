@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from fedreel.config import RoundConfig, TrainConfig
 from fedreel.core.federation import Federation
@@ -28,19 +27,7 @@ from fedreel.methods.fedprox import FedProx
 from fedreel.methods.moon import MOON
 from fedreel.runs.run import load
 from support.moves import make_sets, train
-from support.toy import HeadStays, Notes, Toy, ToyPopulation, make_worker, orders, results
-
-
-@dataclass(frozen=True)
-class Random(Toy):
-    """Draws in every step, in front of the model and within it."""
-
-    def augment(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return batch[0] + 0.1 * torch.randn_like(batch[0]), batch[1]
-
-    def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
-        features = F.dropout(model.backbone(batch[0]), 0.3, model.training)
-        return Outputs(features, model.head(features))
+from support.toy import HeadStays, Notes, Random, Toy, ToyPopulation, make_worker, orders, results
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 import fedreel.core.state
 from fedreel.config import RoundConfig, TrainConfig
@@ -26,7 +24,7 @@ from fedreel.core.exchange import Policy
 from fedreel.core.federation import Federation
 from fedreel.core.job import Job
 from fedreel.core.method import Method
-from fedreel.core.task import EVERYONE, Outputs
+from fedreel.core.task import EVERYONE
 from fedreel.core.update import ASK, Failure, Order, Update
 from fedreel.engines.local import LocalEngine
 from fedreel.engines.processes import engine as engines
@@ -39,22 +37,10 @@ from fedreel.methods.scaffold import SCAFFOLD
 from support.descendants import descendants, running
 from support.flower_site import toy_recipe
 from support.gated import OPEN, started, work
-from support.toy import HeadStays, Notes, Toy, make_worker, orders, results
+from support.toy import HeadStays, Notes, Random, Toy, make_worker, orders, results
 from support.warm import _processes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
-
-
-@dataclass(frozen=True)
-class Random(Toy):
-    """Draws in every step, in front of the model and within it."""
-
-    def augment(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return batch[0] + 0.1 * torch.randn_like(batch[0]), batch[1]
-
-    def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
-        features = F.dropout(model.backbone(batch[0]), 0.3, model.training)
-        return Outputs(features, model.head(features))
 
 
 @dataclass(frozen=True)

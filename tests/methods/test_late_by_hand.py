@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,8 @@ def test_without_a_clock_it_is_said_what_is_missing(tmp_path: Path) -> None:
     recipe = load_recipe("cfedvs", {"method.name": "fedasync", "data.size": "tiny"})
     with pytest.raises(RecipeError, match="needs to know how long each takes"):
         run(recipe, tmp_path / "run")
+    with pytest.raises(RecipeError, match="adds updates as they come"):
+        run(replace(recipe, world=WorldConfig(), round=RoundConfig(aggregation="median")), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -145,6 +145,18 @@ class Toy(Task, Temporal, Contrastable, Sequences, Blocks):
         return {"top1": top1, "score": top1, "n": float(len(y))}
 
 
+@dataclass(frozen=True)
+class Random(Toy):
+    """Draws in every step, in front of the model and within it."""
+
+    def augment(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return batch[0] + 0.1 * torch.randn_like(batch[0]), batch[1]
+
+    def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
+        features = F.dropout(model.backbone(batch[0]), 0.3, model.training)
+        return Outputs(features, model.head(features))
+
+
 class PlainNet(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedreel.config import WorldConfig
+from fedreel.config import Recipe, WorldConfig
 from fedreel.core.chains import Chain, too_few
 from fedreel.core.method import Method
 from fedreel.core.update import Failure
@@ -183,10 +183,20 @@ def make_world(config: WorldConfig | None, seed: int, described: Mapping[str, An
     return World(config, seed, lambda client: sizes.get(client, 1.0), epochs, devices)
 
 
-def check_clock(world: object, method: Method) -> None:
-    """Raise, before any data are read, if a method that does not wait for all clients has no clock to go by."""
-    if world is None and not method.waits:
+def check_clock(recipe: Recipe, method: Method) -> None:
+    """Raise, before any data are read, if a method that does not wait for all clients has no clock to go by, or is
+    told how to make one model of a round's."""
+    if method.waits:
+        return
+    if recipe.world is None:
         raise no_clock()
+    if recipe.round.aggregation != "mean":
+        raise RecipeError(
+            "a method that does not wait adds updates as they come",
+            where="[round] aggregation",
+            expected="mean",
+            found=recipe.round.aggregation,
+        )
 
 
 def no_clock() -> RecipeError:

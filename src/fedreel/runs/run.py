@@ -78,7 +78,7 @@ def run(
     task, method = task or make_task(recipe), method or make_method(recipe)
     check_fit(task, method)
     check_sums(recipe, task, method)
-    check_clock(recipe.world, method)
+    check_clock(recipe, method)
     warn_of_random(task)
     start_engine = engine_starter(recipe)
     if check_place(out, resume):  # before long work on the data
