@@ -175,7 +175,7 @@ class Link:
         try:
             while True:
                 events.put(receive(pipe))
-        except (EOFError, OSError, ValueError):
+        except (EOFError, OSError, ValueError, TypeError):  # TypeError: closed by `close` while it was read
             pass
         finally:
             events.put(None)
