@@ -268,7 +268,8 @@ def test_a_site_and_the_job_are_killed_in_a_secure_sum_and_the_run_ends_right(
     summing(out, running, 2, "masked")
     kill([running.process.pid])
     resumed = Running(*submit, "--resume", log=tmp_path / "resumed.out")
-    assert resumed.process.wait(240) == 0, resumed.said()
+    resumed.wait_for("fedbn on toy: 3 rounds")
+    assert resumed.process.wait(60) == 0
     same_end(out, federation, expected)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [row["lost"] for row in rows if row["phase"] == "secure"] == [[], [], []]
@@ -298,7 +299,7 @@ def working(federation: Federation, site: str, job: Running, round: int, client:
 
 def address_of_node(site: Path) -> str:
     """Where a site's SuperNode talks with its executor."""
-    (node,) = [text for text in commands().values() if "flower-supernode" in text and str(site) in text]
+    (node,) = [text for text in commands().values() if "sites.supernode" in text and str(site) in text]
     found = re.search(r"--port (\d+)", node)
     assert found
     return f"127.0.0.1:{found[1]}"
@@ -382,7 +383,7 @@ def test_a_local_user_gets_no_order_from_a_site(federation: Federation) -> None:
     ports = [
         int(words[words.index(b"--port") + 1])
         for words in commands
-        if any(b"flower-supernode" in word for word in words) and str(federation.folder).encode() in b" ".join(words)
+        if any(b"sites.supernode" in word for word in words) and str(federation.folder).encode() in b" ".join(words)
     ]
     assert len(ports) == len(SITES)
     asked = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]).SerializeToString()

@@ -235,7 +235,9 @@ def _start_node(
     site: SiteFolder, port: int, sockets: Path, home: Path, processes: Processes, user: str | None
 ) -> Popen[bytes]:
     key, ca = (site.path / "site.key", site.config.ca) if user is None else (home / "site.key", home / "ca.crt")
-    command = [program("flower-supernode"), "--root-certificates", str(ca), "--superlink", site.config.server]
+    program("flower-supernode")  # raises if Flower is not installed
+    command = [sys.executable, "-m", "fedreel.sites.supernode", "--root-certificates", str(ca)]
+    command += ["--superlink", site.config.server]
     command += ["--host", "127.0.0.1", "--port", str(port), "--auth-supernode-private-key", str(key)]
     command += ["--node-config", f'socket="{sockets / "s"}"']
     command += ["--isolation", "process"]  # no SuperExec: see executor

@@ -4,7 +4,7 @@ the SuperLink answers with an error."""
 import sys
 from typing import Any
 
-if "flower-supernode" in " ".join(sys.orig_argv[:3]):
+if "fedreel.sites.supernode" in " ".join(sys.orig_argv[:3]):
     from flwr.supernode import start_client_internal as supernode
 
     _push = supernode._push_messages
