@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -39,6 +38,7 @@ from support.flower_site import (
     left_over,
     toy_recipe,
 )
+from support.killing import commands, kill, processes, summing
 from support.synthetic import Slow
 from support.toy import Toy
 
@@ -54,7 +54,7 @@ PUBLISHED = {
     "skeleton": ("fsar",),  # private state
 }
 JOBS = [name for task in SMALL_TASKS for name in PUBLISHED.get(task, (f"task-{task}",))]
-JOBS += ["scaffold", "int8", "secure", "secure-private"]
+JOBS += ["scaffold", "int8", "secure", "secure-private", "secure-lossy"]
 TOY = DataConfig(role="toy")
 
 
@@ -275,15 +275,6 @@ def test_a_site_and_the_job_are_killed_in_a_secure_sum_and_the_run_ends_right(
     assert [row["lost"] for row in rows if row["phase"] == "secure"] == [[], [], []]
 
 
-def summing(out: Path, job: Running, round: int, over: str) -> None:
-    """Wait until a phase of a round's secure sum is over, and so the next one under way."""
-    notes, deadline = out / "secure" / "server" / f"round-{round:06d}" / "notes.json", time.monotonic() + 240
-    while not (notes.exists() and over in json.loads(notes.read_text())["phases"]):
-        assert job.process.poll() is None, job.said()
-        assert time.monotonic() < deadline, job.said()
-        time.sleep(0.05)
-
-
 def working(federation: Federation, site: str, job: Running, round: int, client: str = "c0") -> None:
     """Wait until the site's client is in the midst of an order of this round."""
     deadline = time.monotonic() + 240
@@ -303,34 +294,6 @@ def address_of_node(site: Path) -> str:
     found = re.search(r"--port (\d+)", node)
     assert found
     return f"127.0.0.1:{found[1]}"
-
-
-def processes(*texts: str, without: tuple[str, ...] = ()) -> list[int]:
-    """Processes with all these texts in their command line. There must be one."""
-    found = [
-        pid
-        for pid, command in commands().items()
-        if all(t in command for t in texts) and not any(t in command for t in without)
-    ]
-    assert found, texts
-    return found
-
-
-def commands() -> dict[int, str]:
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            text = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if text and int(folder.name) != os.getpid():
-            found[int(folder.name)] = text
-    return found
-
-
-def kill(pids: list[int]) -> None:
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
 
 
 SHIPPED = """

@@ -43,7 +43,7 @@ class Outcome:
 
 
 Stage = Callable[[str], Outcome]  # from the name of a case
-ROLES = tuple(dict.fromkeys(case.task for case in CASES.values()))
+ROLES = tuple(dict.fromkeys(case.role or case.task for case in CASES.values()))
 SETTINGS: dict[str, dict[str, Any]] = {  # of engines that do less by default, or more than is needed
     "streams": {"at_once": 2},
     "processes": {"workers": 2},

@@ -35,8 +35,10 @@ SYNTHETIC = {
     "questions": synthetic.Questions,
     "several-models": synthetic.SeveralModels,
     "private-state": synthetic.PrivateState,
+    "lossy": synthetic.Lossy,
 }
 SITES = {"ward": ("c0", "c3"), "lab": ("c1",), "home": ("c2",)}
+TEN = {"ward": ("c0", "c3", "c4", "c5"), "lab": ("c1", "c6", "c7"), "home": ("c2", "c8", "c9")}  # the role `ten`
 CLIENTS = tuple(sorted(client for clients in SITES.values() for client in clients))
 
 
@@ -54,6 +56,7 @@ class Case:
     needs: str = ""  # a package of an extra
     transfer: TransferConfig | None = None
     secure: bool = False  # by secure sums
+    role: str = ""  # of the data, if it is not the task's name
 
     @property
     def able(self) -> bool:
@@ -70,7 +73,7 @@ CASES = {
     **{name: Case(name, rounds=None) for name in METHODS},
     "fedasync": Case("fedasync", settings={"in_flight": 3}, rounds=5, evaluate_every=2),
     "fedbuff": Case("fedbuff", settings={"in_flight": 3, "buffer": 2}, rounds=4, evaluate_every=2),
-    **{name: Case(name, evaluate_every=2) for name in SYNTHETIC},
+    **{name: Case(name, evaluate_every=2) for name in SYNTHETIC if name != "lossy"},
     "private-state": Case("private-state", rounds=3, keep_optimizer=True, evaluate_every=3),
     **{f"task-{name}": Case("fedavg", name, evaluate_every=2) for name in SMALL_TASKS},
     "cfedvs-summary": Case("cfedvs", "summary", {"groups": 2}),
@@ -96,6 +99,9 @@ CASES = {
     "top-k": Case("scaffold", rounds=3, transfer=TransferConfig(up="top-k", keep=0.2)),
     "secure": Case("scaffold", evaluate_every=2, needs="cryptography", secure=True),
     "secure-private": Case("fedbn", rounds=3, keep_optimizer=True, needs="cryptography", secure=True),
+    "secure-lossy": Case(
+        "lossy", "toy", {"most": 2}, {"clients": 10}, rounds=11, needs="cryptography", secure=True, role="ten"
+    ),
 }
 CACHED = {"head"}  # what the backbone sees of clips lies on the owner's disk
 NEEDS_ALL_DATA = {"centralised"}  # cannot run at real sites, and says so
@@ -108,13 +114,17 @@ def write_data(root: Path, *tasks: str) -> Path:
     for place, clients in (("", CLIENTS), *SITES.items()):
         (root / place / "toy").mkdir(parents=True)
         (root / place / "toy" / "clients.txt").write_text(" ".join(clients))
+        (root / place / "ten").mkdir()
+        ten = TEN.get(place) or sorted(client for some in TEN.values() for client in some)
+        (root / place / "ten" / "clients.txt").write_text(" ".join(ten))
         for task in tasks or SMALL_TASKS:
             _small(task).write(root / place / task, clients)
     return root
 
 
 def recipe_of(case: Case, data: Path, engine: dict[str, Any], rounds: int) -> Recipe:
-    folder = data / case.task
+    role = case.role or case.task
+    folder = data / role
     settings = {} if case.task == "toy" else _small(case.task).settings(folder)
     share = 1.0 if case.secure else 0.75  # of three clients, two may be of one site
     return Recipe(
@@ -124,7 +134,7 @@ def recipe_of(case: Case, data: Path, engine: dict[str, Any], rounds: int) -> Re
         task={"name": case.task, **settings, **case.task_settings},
         method={"name": case.method, **case.settings},
         engine=engine,
-        data=DataConfig(source=str(folder), role=case.task, public=str(folder)),
+        data=DataConfig(source=str(folder), role=role, public=str(folder)),
         train=TrainConfig(batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=case.keep_optimizer),
         round=RoundConfig(rounds=rounds, evaluate_every=case.evaluate_every, fraction=share, min_answers=1.0),
         secure=SecureConfig(sums=case.secure),
@@ -136,9 +146,10 @@ def recipe_of(case: Case, data: Path, engine: dict[str, Any], rounds: int) -> Re
 def run_case(case: Case, data: Path, out: Path, engine: dict[str, Any], rounds: int) -> None:
     """The tests' own task and methods are not registered in this process."""
     recipe = recipe_of(case, data, engine, rounds)
-    task = Toy() if recipe.task["name"] == "toy" else make_task(recipe)
+    settings = {key: value for key, value in recipe.task.items() if key != "name"}
+    task = Toy(**settings) if recipe.task["name"] == "toy" else make_task(recipe)
     own = SYNTHETIC.get(recipe.method["name"])
-    run(recipe, out, quiet=True, task=task, method=own() if own else make_method(recipe))
+    run(recipe, out, quiet=True, task=task, method=own(**case.settings) if own else make_method(recipe))
 
 
 def _small(task: str) -> Any:
