@@ -1,5 +1,5 @@
-"""Secure sums of ten clients at four sites on loopback: answers lost, and kill -9 of a site, of the server and of the job
-in each phase. Ten minutes, so only where somebody asks for it: FEDREEL_LONG=1."""
+"""Secure sums of ten clients at four sites on loopback: answers lost, and kill -9 of a site, the server and the job in
+each phase. Ten minutes, so only where somebody asks for it: FEDREEL_LONG=1."""
 
 from __future__ import annotations
 
