@@ -49,12 +49,12 @@ PUBLISHED = {
     "image": ("fedca-image", "fedlid-image"),  # tensors in answers; a model trained on the server
     "moments": ("fedvmr-qd-detr",),  # chains, questions
     "pretrain": ("mae-lora",) if CASES["mae-lora"].able else ("task-pretrain",),  # LoRA
-    "recognition": ("head",),  # features that are kept where the clips are
+    "recognition": ("head", "private-examples"),  # features that are kept where the clips are
     "summary": ("cfedvs-summary",),  # several models
     "skeleton": ("fsar",),  # private state
 }
 JOBS = [name for task in SMALL_TASKS for name in PUBLISHED.get(task, (f"task-{task}",))]
-JOBS += ["scaffold", "int8", "secure", "secure-private", "secure-lossy"]
+JOBS += ["scaffold", "int8", "secure", "secure-private", "secure-lossy", "private", "secure-noise"]
 TOY = DataConfig(role="toy")
 
 

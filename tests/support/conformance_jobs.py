@@ -10,7 +10,7 @@ import multiprocessing
 import sys
 import traceback
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,16 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
 
-from fedreel.config import DataConfig, Recipe, RoundConfig, SecureConfig, TrainConfig, TransferConfig, WorldConfig
+from fedreel.config import (
+    DataConfig,
+    PrivacyConfig,
+    Recipe,
+    RoundConfig,
+    SecureConfig,
+    TrainConfig,
+    TransferConfig,
+    WorldConfig,
+)
 from fedreel.core.job import make_method, make_task
 from fedreel.engines.flower import engine
 from fedreel.engines.flower.link import Link
@@ -56,6 +65,7 @@ class Case:
     needs: str = ""  # a package of an extra
     transfer: TransferConfig | None = None
     secure: bool = False  # by secure sums
+    privacy: PrivacyConfig | None = None
     role: str = ""  # of the data, if it is not the task's name
 
     @property
@@ -68,6 +78,9 @@ _LORA = {**_RESNET, "tune": "lora", "lora": {"rank": 1, "alpha": 1.0}}
 _FRAMES = {"name": "frames", "image": _RESNET, "tune": "head", "grid": 2}
 _VIDEOMAE = {"name": "videomae", "width": 6, "depth": 1, "heads": 1, "mlp": 6, "patch": 8, "tubelet": 2}
 _VIDEOMAE |= {"tune": "lora", "lora": {"rank": 1, "alpha": 1.0}}
+_NOISE = PrivacyConfig(noise=2.0)
+_PARTS = PrivacyConfig(noise=2.0, sampling="known", tests="off")  # which clients make
+_EXAMPLES = PrivacyConfig(unit="example", epsilon=8.0)
 SMALL_TASKS = [name for name in TASKS if find_spec(f"tasks.{name}.conformance")]
 CASES = {
     **{name: Case(name, rounds=None) for name in METHODS},
@@ -99,6 +112,11 @@ CASES = {
     "top-k": Case("scaffold", rounds=3, transfer=TransferConfig(up="top-k", keep=0.2)),
     "secure": Case("scaffold", evaluate_every=2, needs="cryptography", secure=True),
     "secure-private": Case("fedbn", rounds=3, keep_optimizer=True, needs="cryptography", secure=True),
+    "private": Case("fedbn", needs="dp_accounting", privacy=_NOISE, evaluate_every=2),
+    "private-examples": Case(
+        "fedavg", "recognition", {}, {"head": "linear", "backbone": _FRAMES}, needs="dp_accounting", privacy=_EXAMPLES
+    ),
+    "secure-noise": Case("fedbn", needs="dp_accounting", secure=True, privacy=_PARTS),
     "secure-lossy": Case(
         "lossy", "toy", {"most": 2}, {"clients": 10}, rounds=11, needs="cryptography", secure=True, role="ten"
     ),
@@ -139,6 +157,7 @@ def recipe_of(case: Case, data: Path, engine: dict[str, Any], rounds: int) -> Re
         round=RoundConfig(rounds=rounds, evaluate_every=case.evaluate_every, fraction=share, min_answers=1.0),
         secure=SecureConfig(sums=case.secure),
         transfer=case.transfer,
+        privacy=case.privacy and replace(case.privacy, seeded=engine["name"] != "flower"),  # sites take no other
         world=WorldConfig(drop=0.2) if case.method in NEEDS_CLOCK else None,
     )
 
