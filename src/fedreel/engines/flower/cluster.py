@@ -74,28 +74,18 @@ class Simulation:
 
     shape: Shape
     link: Link
+    _link: Link | None
     nodes: list[str]  # Flower's, one for each actor; whichever is idle takes what any of them is sent
 
     def __init__(self, *, actors: int = 0, address: str = "", threads: int = 1) -> None:
         self.threads = threads or torch.get_num_threads()
         self._actors, self._address = actors, address or os.environ.get("RAY_ADDRESS", "")
-        self._processes = Processes()
-        self._home = tempfile.TemporaryDirectory(prefix="fedreel-")
-        self._log = Path(self._home.name) / "superlink.log"
-        self._link: Link | None = None
-        try:
-            self._start_superlink()
-            self._start_actors()
-        except BaseException:
-            self.close()
-            raise
+        self._start()
 
     def restart(self) -> None:
-        """End all actors and start others: Flower keeps sending messages to one that has died."""
-        self._processes.remember()
-        if self._link is not None:
-            self._link.close()
-        self._start_actors()
+        """End all of it and start it anew: Flower keeps sending messages to an actor that has died or hangs."""
+        self.close()
+        self._start()
 
     def close(self) -> None:
         self._processes.remember()
@@ -107,6 +97,17 @@ class Simulation:
     def said(self) -> str:
         """The end of Flower's log."""
         return last_lines(self._log)
+
+    def _start(self) -> None:
+        self._processes, self._link = Processes(), None
+        self._home = tempfile.TemporaryDirectory(prefix="fedreel-")
+        self._log = Path(self._home.name) / "superlink.log"
+        try:
+            self._start_superlink()
+            self._start_actors()
+        except BaseException:
+            self.close()
+            raise
 
     def _start_superlink(self) -> None:
         home, port = Path(self._home.name), free_port()

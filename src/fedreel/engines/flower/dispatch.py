@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _ANSWER_BYTES = 128 << 20  # of a message's answer: while it is read, the actor works for the next clients
 _MOST = 2000  # orders of a message
-_RESTARTS = 10  # simulations in a row that end without an answer
+_RESTARTS = 20  # simulations in a row that end without an answer
 
 
 @dataclass
@@ -155,7 +155,7 @@ class Dispatch(Transport):
         """Other actors in place of all that there are, and everything that is open goes to them."""
         self._restarts += 1
         if self._restarts > _RESTARTS:
-            raise RunError("the simulation's actors die again and again", found=self._simulation.said())
+            raise RunError("the simulation ends again and again", found=self._simulation.said())
         self._simulation.restart()
         self.link, messages = self._simulation.link, list(self._under_way.values())
         shape, nodes = self._simulation.shape, itertools.cycle(self._simulation.nodes)

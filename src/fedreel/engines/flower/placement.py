@@ -28,8 +28,8 @@ class Shape:
 
 
 def shape_of(hosts: Sequence[int], threads: int, most: int) -> Shape:
-    """The smallest actors for workers of so many `threads` of which these hosts (their cores) have no more than
-    `most`."""
+    """At most so many actors on these hosts (their cores) that work for as many clients at once as possible, with so
+    many `threads` each: the smallest ones of that kind."""
     if not any(cores >= threads for cores in hosts):
         raise RunError(
             f"no host of the cluster has {threads} cores",
@@ -37,11 +37,14 @@ def shape_of(hosts: Sequence[int], threads: int, most: int) -> Shape:
             expected=f"at most {max(hosts, default=0)}",
             found=str(threads),
         )
-    cpus = threads
-    while sum(cores // cpus for cores in hosts) > max(most, 1) and cpus < max(hosts):
-        cpus += 1
-    workers = cpus // threads if threads == 1 else 1  # workers in processes have one thread each
-    return Shape(sum(c // cpus for c in hosts), cpus, workers, workers * (max(hosts) // cpus))
+    shapes = [_shape(hosts, threads, cpus) for cpus in range(threads, max(hosts) + 1)]
+    few = [shape for shape in shapes if shape.actors <= most] or shapes[-1:]
+    return max(few, key=lambda shape: shape.actors * shape.workers)
+
+
+def _shape(hosts: Sequence[int], threads: int, cpus: int) -> Shape:
+    workers = cpus if threads == 1 else 1  # workers in processes have one thread each
+    return Shape(sum(cores // cpus for cores in hosts), cpus, workers, workers * (max(hosts) // cpus))
 
 
 def parts_of(orders: Sequence[Order]) -> list[Part]:
