@@ -30,9 +30,7 @@ def orders(n: int, *together: str) -> list[Order]:
         ([1, 1, 1], 1, 2, Shape(actors=3, cpus=1, workers=1, share=1)),  # there is nothing smaller
     ],
 )
-def test_actors_are_as_small_as_their_number_allows(
-    hosts: list[int], threads: int, most: int, shape: Shape
-) -> None:
+def test_actors_are_as_small_as_their_number_allows(hosts: list[int], threads: int, most: int, shape: Shape) -> None:
     assert shape_of(hosts, threads, most) == shape
 
 

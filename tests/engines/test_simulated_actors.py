@@ -111,8 +111,7 @@ def test_means_do_not_depend_on_the_actors_and_are_those_of_local_up_to_rounding
 
 
 def test_a_mean_of_a_part_travels_once_and_the_ledger_says_whose_it_is(tmp_path: Path) -> None:
-    at = job(tmp_path, together=True, evaluate_every=0)
-    _, cluster = on_actors(at, 2)
+    on_actors(job(tmp_path, together=True, evaluate_every=0), 2)
     rows = [row for row in departures(tmp_path / "ledger.jsonl") if row["round"] == 1 and row["purpose"] == TRAIN]
     assert {tuple(row["together"]) for row in rows} == {
         ("c0", "c1", "c2", "c3"),
@@ -130,7 +129,7 @@ def test_what_is_rounded_for_its_way_leaves_client_by_client(tmp_path: Path) -> 
 
 
 def test_a_process_that_dies_in_an_actor_costs_one_client_its_answer(tmp_path: Path) -> None:
-    made, cluster = on_actors(job(tmp_path, "killing", min_answers=0.9, repeat=0), 1, workers=2)
+    _, cluster = on_actors(job(tmp_path, "killing", min_answers=0.9, repeat=0), 1, workers=2)
     assert cluster.starts == 1
     rows = [row for row in departures(tmp_path / "ledger.jsonl") if row["purpose"] == TRAIN]
     assert {row["client"] for row in rows if row["round"] == 2} == {f"c{i}" for i in range(CLIENTS)}

@@ -62,6 +62,10 @@ class FlowerSimEngine:
     def next(self) -> Result | None:
         return self._dispatch.next()
 
+    def traffic(self) -> dict[str, int]:
+        """Bytes of tensors that went to actors and came from them since this was last asked."""
+        return self._dispatch.traffic()
+
     def sync(self) -> None:
         """Actors force to disk what they keep before they answer."""
 

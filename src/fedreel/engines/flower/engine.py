@@ -101,6 +101,11 @@ class Transport:
                 self._lost = True  # perhaps while it was being mended
         return self._results.popleft()
 
+    def traffic(self) -> dict[str, int]:
+        """Bytes that went over the line since this was last asked."""
+        moved, self.moved = self.moved, dict.fromkeys(self.moved, 0)
+        return moved
+
     def _send_waiting(self) -> None:
         if self._versions is not None and self._waiting:
             self._versions.begin()
@@ -297,9 +302,7 @@ class FlowerEngine:
         return self._transport.next()
 
     def traffic(self) -> dict[str, int]:
-        """Bytes that went over the line since this was last asked."""
-        moved, self._transport.moved = self._transport.moved, dict.fromkeys(self._transport.moved, 0)
-        return moved
+        return self._transport.traffic()
 
     def sync(self) -> None:
         """Sites force to disk what they keep before they answer."""

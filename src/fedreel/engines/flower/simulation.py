@@ -58,15 +58,21 @@ class Actor(Workplace):
         seconds: list[float] = []
         results: list[Result] = []
         coming = self._worked(worker, orders, seconds)
-        for size in head["parts"]:
-            together = Together(worker)
-            done = [together.take(order, result) for order, result in islice(coming, size)]
-            results += together.finish(done, str)
+        try:
+            for size in head["parts"]:
+                together = Together(worker)
+                done = [together.take(order, result) for order, result in islice(coming, size)]
+                results += together.finish(done, str)
+        except BaseException:  # of the engine itself, which may have orders left
+            self.close()
+            raise
         return results, {"seconds": seconds}
 
     def close(self) -> None:
+        """End the engine and forget its worker; another message makes others."""
         if self._engine is not None:
             self._engine.close()
+        self._engine = self._warm = None
 
     def _worked(self, worker: Worker, orders: Sequence[Order], seconds: list[float]) -> Iterator[tuple[Order, Result]]:
         """Orders with their results as they come, which is in their sequence: none of a message's waits for another."""
@@ -86,7 +92,8 @@ class Actor(Workplace):
     def _engine_of(self, worker: Worker) -> LocalEngine:
         """Processes where the actor has several cores; they are forked before anything here has trained."""
         if self._engine is None or self._engine.worker is not worker:
-            self.close()
+            if self._engine is not None:
+                self._engine.close()
             if self.workers > 1 and can_fork(worker.device):
                 worker.gathers = True  # theirs: they hand over single updates that leave in a mean
                 self._engine = _Crew(worker, ForkedCrew(worker, self.share), self.workers)
