@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from fedreel.errors import RunError
 from fedreel.runs.run import run
 from support.conformance_engines import Outcome, assert_same_end
 from support.flower_site import Running, environment, job_file, toy_recipe
@@ -87,9 +86,3 @@ def _wait_for_end(hosts: Hosts) -> None:
 
 def _outcome(run: Path) -> Outcome:
     return Outcome(run, {f"c{i}": run / "clients" / f"c{i}" for i in range(CLIENTS)})
-
-
-def test_where_no_cluster_answers_the_run_says_so(tmp_path: Path) -> None:
-    recipe = toy_recipe(1, engine={"name": "flower-sim", "address": "127.0.0.1:1"})
-    with pytest.raises(RunError, match=r"no Ray cluster answers at 127\.0\.0\.1:1"):
-        run(recipe, tmp_path / "run", quiet=True, task=Toy(), method=Where(folder=str(tmp_path)))

@@ -11,10 +11,10 @@ import pytest
 
 from fedreel.core.update import EVALUATE, Failure, Order, Update
 from fedreel.engines.flower import dispatch, engine
-from fedreel.engines.flower.cluster import Simulation
+from fedreel.engines.flower.cluster import FlowerSimEngine, Simulation
 from fedreel.engines.flower.dispatch import Dispatch
 from fedreel.engines.flower.pipe import Frame
-from fedreel.errors import RunError
+from fedreel.errors import RecipeError, RunError
 from support.fakelink import job, keys, orders, rest
 from support.near_cluster import NearCluster, NearLine, obey
 
@@ -148,3 +148,14 @@ def test_a_simulation_that_takes_no_message_ends_the_run() -> None:
     cluster.restart()
     with pytest.raises(RunError, match="ends again and again"):
         carried(carrier, orders(4))
+
+
+@pytest.mark.parametrize("settings", [{"actors": -1}, {"threads": 1.5}, {"actors": True}])
+def test_a_number_of_actors_or_threads_that_is_none_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(RecipeError, match=rf"\[engine\] {next(iter(settings))}"):
+        FlowerSimEngine.begin(job(), **settings)
+
+
+def test_where_no_cluster_answers_the_run_says_so() -> None:
+    with pytest.raises(RunError, match=r"no Ray cluster answers at 127\.0\.0\.1:1"):
+        Simulation(address="127.0.0.1:1")

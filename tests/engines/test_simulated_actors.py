@@ -110,10 +110,14 @@ def test_means_do_not_depend_on_the_actors_and_are_those_of_local_up_to_rounding
     assert [told.content.head["parts"] for told in answers] == [[4, 4, 2]] * 2
 
 
-def test_a_mean_of_a_part_travels_once_and_the_ledger_says_whose_it_is(tmp_path: Path) -> None:
-    on_actors(job(tmp_path, together=True, evaluate_every=0), 2)
+@pytest.mark.parametrize(("actors", "workers"), [(2, 1), (1, 2)])
+def test_a_mean_of_a_part_travels_once_and_the_ledger_says_whose_it_is(
+    tmp_path: Path, actors: int, workers: int
+) -> None:
+    on_actors(job(tmp_path, together=True, evaluate_every=0), actors, workers)
     rows = [row for row in departures(tmp_path / "ledger.jsonl") if row["round"] == 1 and row["purpose"] == TRAIN]
-    assert {tuple(row["together"]) for row in rows} == {
+    assert sorted(row["client"] for row in rows) == [f"c{i}" for i in range(CLIENTS)]
+    assert {tuple(row.get("together", ())) for row in rows} == {
         ("c0", "c1", "c2", "c3"),
         ("c4", "c5", "c6", "c7"),
         ("c8", "c9"),

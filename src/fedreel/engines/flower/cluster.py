@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from fedreel.engines.flower.processes import Processes, free_port, last_lines, p
 from fedreel.errors import RecipeError, RunError
 
 _START = 120.0  # seconds that Ray's actors may take to be there, or a cluster to answer
+_REACH = 10.0  # seconds until a host counts as out of reach
 
 _HOSTS = """
 import json, sys, ray
@@ -103,6 +105,7 @@ class Simulation:
         return last_lines(self._log)
 
     def _start(self) -> None:
+        self.shape = self._divided()
         self._processes, self._link = Processes(), None
         self._home = tempfile.TemporaryDirectory(prefix="fedreel-")
         self._log = Path(self._home.name) / "superlink.log"
@@ -126,7 +129,6 @@ class Simulation:
         )
 
     def _start_actors(self) -> None:
-        self.shape = self._divided()
         settings = f"num-supernodes={self.shape.actors} client-resources-num-cpus={self.shape.cpus}"
         try:
             home, options = Path(self._home.name), ("--federation-config", settings)
@@ -146,20 +148,26 @@ class Simulation:
 
 def hosts_of(address: str) -> list[int]:
     """The cores of each host of a Ray cluster. A process of its own asks: this one is not to become a part of it."""
-    command, env = [sys.executable, "-c", _HOSTS, address], quiet_environment()
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
-        done = subprocess.run(
-            command, env=env, capture_output=True, text=True, timeout=_START, start_new_session=True, check=False
+        if port.isdigit():  # Ray would try for minutes
+            socket.create_connection((host, int(port)), _REACH).close()
+        asked = subprocess.run(
+            [sys.executable, "-c", _HOSTS, address],
+            env=quiet_environment(),
+            capture_output=True,
+            text=True,
+            timeout=_START,
+            start_new_session=True,
         )
-        answer, problem = done.stdout, (done.stderr.strip().splitlines() or [""])[-1][:500]
-    except subprocess.TimeoutExpired:
-        answer, problem = "", f"no answer within {_START:g} s"
-    try:
-        return [int(cores) for cores in json.loads(answer.splitlines()[-1])]
-    except (ValueError, IndexError):
-        raise RunError(
-            f"no Ray cluster answers at {address}",
-            where="[engine] address",
-            found=problem,
-            hint="start it with `ray start --head`, and on this machine too: `ray start --address=HOST:PORT`",
-        ) from None
+        if asked.returncode == 0:
+            return [int(cores) for cores in json.loads(asked.stdout.splitlines()[-1])]
+        problem = (asked.stderr.strip().splitlines() or [""])[-1][:500]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    raise RunError(
+        f"no Ray cluster answers at {address}",
+        where="[engine] address",
+        found=problem,
+        hint="start it with `ray start --head`, and on this machine too: `ray start --address=HOST:PORT`",
+    )
