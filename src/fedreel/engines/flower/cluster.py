@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,10 +24,13 @@ from fedreel.engines.flower.processes import Processes, free_port, last_lines, p
 from fedreel.errors import RecipeError, RunError
 
 _START = 120.0  # seconds that Ray's actors may take to be there, or a cluster to answer
-_REACH = 10.0  # seconds until a host counts as out of reach
 
 _HOSTS = """
-import json, sys, ray
+import json, socket, sys
+host, _, port = sys.argv[1].removeprefix("ray://").rpartition(":")
+if port.isdigit():
+    socket.create_connection((host, int(port)), 10).close()  # Ray itself would try for minutes
+import ray
 ray.init(address=sys.argv[1], logging_level="ERROR", log_to_driver=False)
 print(json.dumps([int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]))
 """
@@ -148,10 +150,7 @@ class Simulation:
 
 def hosts_of(address: str) -> list[int]:
     """The cores of each host of a Ray cluster. A process of its own asks: this one is not to become a part of it."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
-        if port.isdigit():  # Ray would try for minutes
-            socket.create_connection((host, int(port)), _REACH).close()
         asked = subprocess.run(
             [sys.executable, "-c", _HOSTS, address],
             env=quiet_environment(),
@@ -163,8 +162,8 @@ def hosts_of(address: str) -> list[int]:
         if asked.returncode == 0:
             return [int(cores) for cores in json.loads(asked.stdout.splitlines()[-1])]
         problem = (asked.stderr.strip().splitlines() or [""])[-1][:500]
-    except (OSError, subprocess.TimeoutExpired) as error:
-        problem = str(error)
+    except subprocess.TimeoutExpired:
+        problem = f"no answer within {_START:g} s"
     raise RunError(
         f"no Ray cluster answers at {address}",
         where="[engine] address",
