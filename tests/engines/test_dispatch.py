@@ -16,6 +16,8 @@ from fedreel.engines.flower.dispatch import Dispatch
 from fedreel.engines.flower.pipe import Frame
 from fedreel.errors import RecipeError, RunError
 from support.fakelink import job, keys, orders, rest
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
 from support.near_cluster import NearCluster, NearLine, obey
 
 

@@ -26,6 +26,8 @@ from fedreel.engines.flower.simulation import Actor
 from fedreel.engines.local import LocalEngine
 from fedreel.methods.fedavg import FedAvg
 from fedreel.registry import METHODS, TASKS
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
 from support.near_cluster import NearCluster
 
 CLIENTS = 10
