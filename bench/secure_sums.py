@@ -140,9 +140,9 @@ def running(engine: str, root: Path) -> Iterator[dict[str, Any]]:
         with Sites(root, names=PLACES) as sites:
             yield {"server": str(sites.server)}
     elif engine == "flower-sim":
-        from fedreel.engines.flower.engine import Simulation
+        from fedreel.engines.flower.cluster import Simulation
 
-        with contextlib.closing(Simulation(CLIENTS, threads=1)) as simulation:
+        with contextlib.closing(Simulation()) as simulation:
             yield {"simulation": simulation}
     else:
         yield {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 
 from fedreel.runs.run import run
 from support.flower_site import FEDREEL, Running, allow_all, environment, fedreel, free_port, job_file, toy_recipe
+from support.hosts import Hosts
 from support.synthetic import Slow
 from support.toy import Toy
 
@@ -23,55 +23,11 @@ pytestmark = pytest.mark.slow
 CLIENTS = {"north": ("c0", "c2"), "south": ("c1", "c3")}
 
 
-def ip(*words: str) -> None:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True)
-    if done.returncode:
-        raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
-
-
-class Hosts:
-    """A hub and one host for each site, joined by cables that can be pulled. All of it is this test's own."""
-
-    def __init__(self) -> None:
-        self.tag = f"fr{os.getpid() % 10000}"
-        self.names = ["hub", *CLIENTS]
-        self.made: list[str] = []
-        try:
-            for name in self.names:
-                ip("netns", "add", self.space(name))
-                self.made.append(name)
-                ip("-n", self.space(name), "link", "set", "lo", "up")
-            for number, name in enumerate(CLIENTS, 1):
-                ends = f"{self.tag}h{number}", f"{self.tag}s{number}"
-                ip("link", "add", ends[0], "netns", self.space("hub"), "type", "veth", "peer", ends[1])
-                ip("link", "set", ends[1], "netns", self.space(name))
-                for space, end, last in (("hub", ends[0], 1), (name, ends[1], 2)):
-                    ip("-n", self.space(space), "addr", "add", f"10.213.{number}.{last}/24", "dev", end)
-                    ip("-n", self.space(space), "link", "set", end, "up")
-        except OSError:
-            self.close()
-            raise
-
-    def space(self, name: str) -> str:
-        return f"{self.tag}-{name}"
-
-    def inside(self, name: str) -> tuple[str, ...]:
-        return ("ip", "netns", "exec", self.space(name))
-
-    def cable(self, name: str, state: str) -> None:
-        number = list(CLIENTS).index(name) + 1
-        ip("-n", self.space("hub"), "link", "set", f"{self.tag}h{number}", state)
-
-    def close(self) -> None:
-        for name in self.made:
-            subprocess.run(["ip", "netns", "delete", self.space(name)], capture_output=True)
-
-
 @pytest.fixture
 def hosts() -> Iterator[Hosts]:
     try:
-        made = Hosts()
-    except (OSError, FileNotFoundError) as error:
+        made = Hosts(*CLIENTS)
+    except OSError as error:
         pytest.skip(f"network namespaces are not permitted here ({error})")
     with closing(made):
         yield made

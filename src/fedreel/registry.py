@@ -94,7 +94,7 @@ ENGINES |= {
     "processes": "fedreel.engines.processes.engine:ProcessesEngine",
     "vector": "fedreel.engines.vector:VectorEngine",
     "streams": "fedreel.engines.streams:StreamsEngine",
-    "flower-sim": "fedreel.engines.flower.engine:FlowerSimEngine",
+    "flower-sim": "fedreel.engines.flower.cluster:FlowerSimEngine",
     "flower": "fedreel.engines.flower.engine:FlowerEngine",
 }
 BACKBONES = Registry("fedreel.backbones", "task.backbone")

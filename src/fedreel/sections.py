@@ -139,7 +139,7 @@ class TransferConfig:
     up: Literal["full", "bf16", "int8", "top-k"] = "full"  # a client's change: as it is, rounded, or its largest part
     keep: float = 0.01  # top-k: share of the numbers that travel
     feedback: bool = True  # what rounding leaves out stays with its client, which adds it to its next change
-    together: bool = False  # at real sites: the mean of a site's clients travels, where the method sees sums only
+    together: bool = False  # means of a site's or an actor's clients travel, where the method sees sums only
     down: Literal["full", "changes"] = "full"  # at real sites: models, or what is new against what the site has
 
     def __post_init__(self) -> None:

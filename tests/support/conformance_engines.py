@@ -105,12 +105,12 @@ def _all_here(run: Path) -> Outcome:
 @contextmanager
 def _in_a_simulation(data: Path, out: Path, rounds: Mapping[str, int]) -> Iterator[Stage]:
     """One simulation for all jobs: to start it takes longer than any of them."""
-    from fedreel.engines.flower import engine
+    from fedreel.engines.flower import cluster
 
     with (
         mock.patch.dict("os.environ", {"PYTHONPATH": environment()["PYTHONPATH"]}),
-        closing(engine.Simulation(len(CLIENTS), threads=1)) as simulation,
-        mock.patch.object(engine, "Simulation", return_value=Lent(simulation)),
+        closing(cluster.Simulation()) as simulation,
+        mock.patch.object(cluster, "Simulation", return_value=Lent(simulation)),
         _here(data, out, rounds, {"name": "flower-sim"}) as outcome,
     ):
         yield outcome

@@ -57,7 +57,7 @@ class Federation(Server):
         made, sites = engine.blueprint, getattr(engine, "at_sites", False)
         self._declare = lambda order: declared(method, made.task, order, self._disclosure.privacy)
         coded = make_coded(transfer, made.travelling)
-        self._together = sites and transfer is not None and transfer.together
+        self._together = getattr(engine, "gathers", sites) and transfer is not None and transfer.together
         self._admission = Admission(made.travelling, config.max_change, self._declare, config.max_count, coded)
         self._max_weight = config.max_weight if sites else 0.0  # where all clients are at one place, nobody lies
         self.clients = engine.clients

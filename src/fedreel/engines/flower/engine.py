@@ -1,10 +1,8 @@
-"""The engines `flower` and `flower-sim`: orders become messages, one for each node, and replies become results."""
+"""The engine `flower`: orders become messages, one for each site, and replies become results."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -12,17 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedreel.config import as_table
 from fedreel.core.blueprint import Blueprint
 from fedreel.core.job import Job
-from fedreel.core.task import Population
 from fedreel.core.update import Failure, Order, Result
 from fedreel.engines.flower.link import Link, Lost
 from fedreel.engines.flower.pace import Pace
 from fedreel.engines.flower.pipe import Frame
-from fedreel.engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
 from fedreel.engines.flower.roster import Roster, call_roster
 from fedreel.engines.flower.server import Server
 from fedreel.engines.flower.versions import Versions
@@ -106,6 +100,11 @@ class Transport:
             except Lost:
                 self._lost = True  # perhaps while it was being mended
         return self._results.popleft()
+
+    def traffic(self) -> dict[str, int]:
+        """Bytes that went over the line since this was last asked."""
+        moved, self.moved = self.moved, dict.fromkeys(self.moved, 0)
+        return moved
 
     def _send_waiting(self) -> None:
         if self._versions is not None and self._waiting:
@@ -303,98 +302,10 @@ class FlowerEngine:
         return self._transport.next()
 
     def traffic(self) -> dict[str, int]:
-        """Bytes that went over the line since this was last asked."""
-        moved, self._transport.moved = self._transport.moved, dict.fromkeys(self._transport.moved, 0)
-        return moved
+        return self._transport.traffic()
 
     def sync(self) -> None:
         """Sites force to disk what they keep before they answer."""
 
     def close(self) -> None:
         self._link.close()
-
-
-class Simulation:
-    """A running simulation: SuperLink and Ray actors. Several jobs may use it, one after another."""
-
-    def __init__(self, nodes: int, *, actors: int = 0, address: str = "", threads: int = 0) -> None:
-        self.threads = threads or torch.get_num_threads()
-        self._processes = Processes()
-        self._home = tempfile.TemporaryDirectory(prefix="fedreel-")
-        self._link: Link | None = None
-        try:
-            self.link = self._link = self._start(nodes, actors, address)
-            self.nodes = sorted(self.link.nodes(120))
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        self._processes.remember()
-        if self._link is not None:
-            self._link.close()
-        self._processes.end()
-        self._home.cleanup()
-
-    def _start(self, nodes: int, actors: int, address: str) -> Link:
-        home, port = Path(self._home.name), free_port()
-        env = quiet_environment(home)
-        if address:
-            env["RAY_ADDRESS"] = address
-        log = home / "superlink.log"
-        command = ["--simulation", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
-        command += ["--disable-runtime-dependency-installation"]
-        self._processes.start([program("flower-superlink"), *command], log, env)
-        (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "fedreel"\n\n[superlink.fedreel]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
-        )
-        cores = os.cpu_count() or 1
-        each = max(1, cores // actors) if actors else min(cores, self.threads)
-        settings = f"num-supernodes={nodes} client-resources-num-cpus={each}"
-        try:
-            return Link(home, options=("--federation-config", settings), wait=60, log=log)
-        except RunError as error:
-            raise RunError("the simulation did not start", found=f"{error.found}\n{last_lines(log)}") from error
-
-
-class FlowerSimEngine:
-    """Flower's simulation: Ray actors on this machine or on a running Ray cluster whose hosts see the same folders."""
-
-    def __init__(self, job: Job, population: Population, simulation: Simulation) -> None:
-        self.blueprint = Blueprint(job.task, job.method, job.recipe.seed, job.device)
-        self._population, self.clients, self._simulation = population, population.clients, simulation
-        self.slots = max(1, len(self.clients))
-        self._transport = Transport(
-            job,
-            simulation.link,
-            self.blueprint.travelling.nbytes,
-            60.0,
-            out=str(job.out.resolve()),
-            threads=simulation.threads,
-        )
-
-    @classmethod
-    def begin(cls, job: Job, actors: int = 0, address: str = "", threads: int = 0) -> FlowerSimEngine:
-        """`actors` at once (0: as many as the cores allow), each with `threads` of torch (0: as many as this process
-        has, which makes results bit-identical to the local engine's; 1 is faster for small models on many cores).
-        `address` is that of a running Ray cluster."""
-        population = job.population()
-        nodes = max(1, len(population.clients))
-        return cls(job, population, Simulation(nodes, actors=actors, address=address, threads=threads))
-
-    def describe(self) -> dict[str, Any]:
-        return self._population.describe()
-
-    def submit(self, order: Order) -> None:
-        at = self.clients.index(order.client) if order.client in self.clients else 0
-        nodes = self._simulation.nodes
-        self._transport.submit(nodes[at % len(nodes)], order)
-
-    def next(self) -> Result | None:
-        return self._transport.next()
-
-    def sync(self) -> None:
-        """Actors force to disk what they keep before they answer."""
-
-    def close(self) -> None:
-        self._simulation.close()

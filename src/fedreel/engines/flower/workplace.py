@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -91,26 +91,27 @@ class Workplace:
         if self._last is not None and self._last[0] == this:
             return self._last[1]  # the same frame again: its answer got lost on the way
         worker = self._worker(frame.head)
-        together = Together(worker)
-        results = [together.take(order, self._order(worker, run, start, order)) for order in orders]
-        results = together.finish(results, self.explain or str)
+        results, beside = self.carry_out(worker, frame.head, [_limited(worker, order) for order in orders])
         worker.store.sync()
         worker.door.ledger.sync()
-        reply = pack_results(results, site=self.site)
+        reply = pack_results(results, site=self.site, **beside)
         self._last = None if any(isinstance(r, Failure) for r in results) else (this, reply)
         return reply
 
-    def _order(self, worker: Worker, run: str, start: int, order: Order) -> Result:
-        if minutes := worker.door.policy.jobs.max_minutes:
-            order = replace(order, limit=min(order.limit or math.inf, 60 * minutes))
+    def carry_out(
+        self, worker: Worker, head: Mapping[str, Any], orders: Sequence[Order]
+    ) -> tuple[list[Result], dict[str, Any]]:
+        """The results of one message's orders, and what is said beside them."""
+        together = Together(worker)
 
         def work(order: Order) -> Reply:
             if self.fences is not None:
                 check_place(worker, order)
-                pass_fence(self.fences / file_name(run), worker.store, start, order)
+                pass_fence(self.fences / file_name(str(head["run"])), worker.store, int(head["start"]), order)
             return worker.execute(order)
 
-        return attempt(order, work, self.explain)
+        results = [together.take(order, attempt(order, work, self.explain)) for order in orders]
+        return together.finish(results, self.explain or str), {}
 
     def _worker(self, head: Mapping[str, Any]) -> Worker:
         run, recipe = str(head["run"]), head["recipe"]
@@ -127,6 +128,12 @@ def for_others(error: Exception) -> str:
     if isinstance(error, FedreelError):
         return f"{error.problem}; expected {error.expected}" if error.expected else error.problem
     return f"{type(error).__name__} (the site's log has the rest)"
+
+
+def _limited(worker: Worker, order: Order) -> Order:
+    """The order, with no more time than this place's policy has for one."""
+    minutes = worker.door.policy.jobs.max_minutes
+    return replace(order, limit=min(order.limit or math.inf, 60 * minutes)) if minutes else order
 
 
 def _digest(agreed: Mapping[str, Any]) -> str:
