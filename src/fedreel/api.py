@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedreel.config import Recipe, load_recipe
 from fedreel.core.method import Method
+from fedreel.core.server import ServerState, Watcher
 from fedreel.core.task import Task
 from fedreel.report import write as write_report
+from fedreel.report.digest import Digest
 from fedreel.runs import run as runs
 from fedreel.runs.run import Loaded, Result, load
 from fedreel.runs.rundir import room_to_write
@@ -49,10 +51,20 @@ def run(
         recipe = replace(recipe, device=device)
     if engine is not None:
         recipe = replace(recipe, engine={**recipe.engine, "name": engine})
-    result = runs.run(recipe, out, resume=resume, quiet=quiet, task=task, method=method)
+    result = runs.run(recipe, out, resume=resume, quiet=quiet, task=task, method=method, watching=[_Digested])
     with room_to_write(result.path):
         _report(result.path)
     return result
+
+
+class _Digested(Watcher):
+    """Keeps what a long run's records came to beside them."""
+
+    def __init__(self, run: Path) -> None:
+        self._digest = Digest(run)
+
+    def round_done(self, progress: ServerState, sync: Callable[[], None]) -> None:
+        self._digest.round_done()
 
 
 def _report(run: Path) -> None:

@@ -272,6 +272,13 @@ def test_a_task_that_cannot_tell_and_a_run_without_tests_are_not_asked(tmp_path:
         assert not (folder / "model" / "trust.safetensors").exists()
 
 
+def test_no_more_clients_are_asked_than_are_asked_to_test(tmp_path: Path) -> None:
+    folder = trained(tmp_path, Judged(), round=RoundConfig(rounds=1, test_clients=2))
+    asked = [r["client"] for r in departures(folder / "ledger.jsonl") if r["purpose"].startswith("calibration")]
+    assert len({*asked}) == 2 < CLIENTS
+    assert told(folder)["overall"]["samples"] > 0
+
+
 @pytest.mark.parametrize("engine", ["vector", "streams"])
 def test_engines_ask_the_same(tmp_path: Path, engine: str) -> None:
     local, other = (

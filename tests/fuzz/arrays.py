@@ -18,6 +18,7 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 
+from fedreel.core.pool import Roll
 from fedreel.core.server import ServerState
 from fedreel.core.state import PrivateStore, State
 from fedreel.core.weights import Weights
@@ -182,7 +183,7 @@ def unpacked(path: Path) -> object:
 def checkpoint() -> Snapshot:
     w = Weights.of({"a.w": torch.randn(3, 4), "n": torch.tensor(2)})
     return Snapshot.of(
-        ServerState(2, {"global": w}, {"past": [w], "groups": {"x": ["c0"]}}, trained={"c0"}), {"metrics": 5}
+        ServerState(2, {"global": w}, {"past": [w], "groups": {"x": ["c0"]}}, trained=Roll(["c0"])), {"metrics": 5}
     )
 
 

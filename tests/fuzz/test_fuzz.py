@@ -16,7 +16,7 @@ from fuzz.harness import LARGE, REFERENCES, Bench, Harness
 from fuzz.readers import HARNESSES
 
 FEW, FEWER = 60, 8  # inputs; fewer where each is a film or a page
-SLOW = ("mp4", "mp4 look", "avi", "report metrics", "report summary", "report recipe", "report ledger")
+SLOW = ("mp4", "mp4 look", "avi", *(f"report {what}" for what in ("metrics", "digest", "summary", "recipe", "ledger")))
 
 
 @pytest.mark.parametrize("name", HARNESSES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fedreel.data import clip_index, clip_lists
 from fedreel.data.hugging_face import read_config, read_scale
 from fedreel.data.shards import Shards, build
 from fedreel.models import bert
+from fedreel.report.digest import Digest
 from fedreel.report.page import write as write_report
 from fedreel.runs.reading import read_metrics, read_summary
 from fedreel.sites.keys import make_site_keys, read_site_key
@@ -91,6 +93,17 @@ def run_folder(folder: Path) -> None:
     (folder / "metrics.jsonl").write_bytes(metrics())
     (folder / "ledger.jsonl").write_bytes(ledger())
     (folder / "summary.json").write_bytes(summary())
+
+
+@cache
+def digest() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        run_folder(Path(folder))
+        made = Digest(Path(folder))
+        made._worth = 1
+        for _ in range(3):
+            made.round_done()
+        return (Path(folder) / "digest.json").read_bytes()
 
 
 def metrics() -> bytes:
@@ -355,6 +368,7 @@ HARNESSES = (
     Harness("ledger", lambda: [ledger()], read_ledger, spoil_lines, "ledger.jsonl"),
     Harness("metrics", lambda: [metrics()], lambda path: [*read_metrics(path.parent)], spoil_lines, "metrics.jsonl"),
     Harness("report metrics", lambda: [metrics()], report, spoil_lines, "metrics.jsonl", run_folder),
+    Harness("report digest", lambda: [digest()], report, spoil_json, "digest.json", run_folder),
     Harness("report summary", lambda: [summary()], report, spoil_json, "summary.json", run_folder),
     Harness("report recipe", lambda: [RECIPE], report, spoil_text, "recipe.toml", run_folder),
     Harness("report ledger", lambda: [ledger()], report, spoil_lines, "ledger.jsonl", run_folder),

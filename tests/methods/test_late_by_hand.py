@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,53 @@ def test_without_a_clock_it_is_said_what_is_missing(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("setting", "instead"),
+    [
+        ("round.fraction=0.5", "in_flight"),
+        ("round.clients=3", "in_flight"),
+        ("round.min_answers=0.9", "followed by another"),
+        ("round.repeat=0", "followed by another"),
+        ("world.over=0.5", "in_flight"),
+        ("world.deadline=60", "when its updates have come"),
+    ],
+)
+def test_what_only_rounds_that_wait_can_do_is_refused_by_name(tmp_path: Path, setting: str, instead: str) -> None:
+    recipe = load_recipe("cfedvs", ["method=fedbuff", "data.size=tiny", "world.seconds=0.1", setting])
+    with pytest.raises(RecipeError, match=instead) as caught:
+        run(recipe, tmp_path / "run")
+    section, name = setting.partition("=")[0].split(".")
+    assert f"[{section}] {name}" in str(caught.value)
+    usual = WorldConfig() if section == "world" else RoundConfig()
+    mended = load_recipe("cfedvs", [str(caught.value.hint).rpartition("--set ")[2]])
+    assert getattr(getattr(mended, section), name) == getattr(usual, name)
+    assert not (tmp_path / "run").exists()
+
+
+def test_how_far_models_are_from_the_global_one_is_noted_as_they_come(tmp_path: Path) -> None:
+    """near: 1 from 0; then 1.5 from 1; then far: 5.25 from 1.5, the global model as it is by then."""
+    method = FedBuff(buffer=1, in_flight=2, power=1.0)
+    _, _, notes = pulled(tmp_path, method, 3, world=world(), divergence=True)
+    found = [(client, parts["backbone"]) for row in notes.of("divergence") for client, parts in row["clients"].items()]
+    assert found == [("near", 1.0), ("near", 0.5), ("far", pytest.approx(3.75))]
+
+
+@dataclass(frozen=True)
+class Sleepy(FedBuff):
+    """`far` takes for ever."""
+
+    def local_training(self, client: Any) -> None:
+        if client.name == "far":
+            time.sleep(60)
+        super().local_training(client)
+
+
+def test_who_takes_longer_than_the_limit_is_followed_by_another(tmp_path: Path) -> None:
+    _, _, notes = pulled(tmp_path, Sleepy(buffer=1, in_flight=2), 3, world=world(), time_limit=0.05)
+    assert [row["clients"] for row in notes.of("train")] == [["near"]] * 3
+    assert [(row["client"], row["reason"]) for row in notes.of("refused")] == [("far", "timeout")]
+
+
 @dataclass(frozen=True)
 class Stopped(FedBuff):
     """Somebody presses Ctrl-C between two arrivals of round 4."""
@@ -117,3 +166,10 @@ def test_orders_under_way_outlive_the_server(tmp_path: Path) -> None:
     run(recipe, tmp_path / "cut", resume=True, quiet=True, task=Toy(), method=FedBuff(**method))
     whole, cut = ((tmp_path / name / "model" / "global.safetensors").read_bytes() for name in ("whole", "cut"))
     assert whole == cut
+    for folder in (tmp_path / "whole" / "checkpoint", tmp_path / "cut" / "checkpoint"):
+        states = [json.loads((folder / f"{number:06}" / "state.json").read_text()) for number in (6, 7)]
+        held = [dict(dict(dict(s["state"]["memory"]["$dict"])["flight"]["$dict"])["models"]["$dict"]) for s in states]
+        orders = [dict(dict(s["state"]["memory"]["$dict"])["flight"]["$dict"])["orders"] for s in states]
+        assert [{*models} for models in held] == [{str(order[1]) for order in row} for row in orders]
+        named = {model["$version"] for models in held for model in models.values()}
+        assert {file.stem for file in (folder / "versions").iterdir()} == named

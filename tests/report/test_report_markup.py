@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from fedreel.report.charts import Chart, Line, bar_chart, line_chart, sparkline
+from fedreel.report.charts import Bar, Chart, Line, bar_chart, line_chart, sparkline
 from fedreel.report.grid import heat_map
 from fedreel.report.markup import data, duration, el, natural, number, score, short
 
@@ -84,10 +84,10 @@ def test_extremes_share_an_axis() -> None:
 
 
 def test_bars_stack_to_the_total_and_average_when_there_are_many() -> None:
-    chart = bar_chart("b", [1, 2], [("up", [3.0, 1.0]), ("down", [1.0, 3.0])])
+    chart = bar_chart("b", [Bar(1, 1), Bar(2, 2)], [("up", [3.0, 1.0]), ("down", [1.0, 3.0])])
     assert paths(chart, "bar s0") == ["M50.0 1000.0V250.0h400.0V1000.0ZM550.0 1000.0V750.0h400.0V1000.0Z"]
     assert paths(chart, "bar s1") == ["M50.0 250.0V0.0h400.0V250.0ZM550.0 750.0V0.0h400.0V750.0Z"]
-    many = bar_chart("b", list(range(1, 501)), [("up", [1.0, 3.0] * 250)])
+    many = bar_chart("b", [Bar(r, r) for r in range(1, 501)], [("up", [1.0, 3.0] * 250)])
     assert "Each bar is the mean over 2 rounds." in many
     assert '"y":[2.0,2.0' in many
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedreel.core.pool import Roll
 from fedreel.core.server import ServerState
+from fedreel.core.version import Version
 from fedreel.core.weights import Layout, Weights
 from fedreel.errors import RunError
 from fedreel.runs.checkpoint import Checkpoints, Snapshot
@@ -107,3 +109,74 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path, 
     found = store.load(torch.device("cpu"))
     assert found is not None
     assert found[0].round == 1
+
+
+def with_versions(round: int, versions: dict[str, Version], trained: Roll) -> ServerState:
+    model = Weights.of({"w": torch.tensor([float(round)])})
+    return ServerState(round, {"global": model}, {"flight": {"models": versions}}, trained=trained)
+
+
+def version(*numbers: float) -> Version:
+    return Version(Weights.of({"w": torch.tensor(numbers), "n": torch.tensor(3)}))
+
+
+def test_a_version_is_written_once_and_stays_as_long_as_a_checkpoint_needs_it(tmp_path: Path) -> None:
+    store, folder = Checkpoints(tmp_path), tmp_path / "versions"
+    a, b, c = version(1.0), version(2.0), version(3.0)
+    written: dict[str, set[int]] = {}
+    there = []
+    for number, held in enumerate(([a], [a, b], [b], [b, version(2.0)], [c], [], []), 1):
+        store.save(Snapshot.of(with_versions(number, {str(i): v for i, v in enumerate(held)}, Roll()), {}))
+        files = [*folder.iterdir()]
+        there.append({next(n for n, v in zip("abc", (a, b, c)) if v.name == file.stem) for file in files})
+        for file in files:
+            written.setdefault(file.name, set()).add(file.stat().st_mtime_ns)
+    assert there == [{*"a"}, {*"ab"}, {*"ab"}, {*"b"}, {*"bc"}, {*"c"}, set()]  # two checkpoints are kept
+    assert all(len(moments) == 1 for moments in written.values())
+
+
+def test_versions_and_names_come_back_and_a_damaged_version_leads_to_the_checkpoint_before(tmp_path: Path) -> None:
+    store, roll, a, b = Checkpoints(tmp_path), Roll(["x"]), version(1.5), version(-0.0, float("nan"))
+    store.save(Snapshot.of(with_versions(1, {"1": a}, roll), {}))
+    roll |= {"y"}
+    store.save(Snapshot.of(with_versions(2, {"1": a, "2": b}, roll), {}))
+    found = Checkpoints(tmp_path).load(CPU)
+    assert found is not None
+    assert {n: v.name for n, v in found[0].memory["flight"]["models"].items()} == {"1": a.name, "2": b.name}
+    assert [*found[0].trained] == ["x", "y"]
+    file = tmp_path / "versions" / f"{b.name}.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x01")
+    found = Checkpoints(tmp_path).load(CPU)
+    assert found is not None
+    assert (found[0].round, [*found[0].trained]) == (1, ["x"])
+
+
+def test_names_are_added_to_and_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path) -> None:
+    store, roll, file = Checkpoints(tmp_path), Roll("ab"), tmp_path / "trained.jsonl"
+    for number in (1, 2, 3):
+        store.save(Snapshot.of(with_versions(number, {}, roll), {}))
+        roll.add(f"n{number}")
+    assert file.read_text() == '["a", "b"]\n["n1"]\n["n2"]\n'
+    (tmp_path / "000003" / "state.json").write_text("{")
+    again = Checkpoints(tmp_path)
+    found = again.load(CPU)
+    assert found is not None
+    found[0].trained.add("other")
+    found[0].round = 3
+    again.save(Snapshot.of(found[0], {}))
+    assert file.read_text() == '["a", "b"]\n["n1"]\n["other"]\n'
+
+
+def test_a_checkpoint_of_an_earlier_version_lists_its_names(tmp_path: Path) -> None:
+    Checkpoints(tmp_path).save(Snapshot.of(progress(1), {}))
+    state = tmp_path / "000001" / "state.json"
+    state.write_text(state.read_text().replace('"trained": 0', '"trained": ["a", "b"]'))
+    store = Checkpoints(tmp_path)
+    found = store.load(CPU)
+    assert found is not None
+    assert found[0].trained == {"a", "b"}
+    found[0].round = 2
+    store.save(Snapshot.of(found[0], {}))
+    again = Checkpoints(tmp_path).load(CPU)
+    assert again is not None
+    assert again[0].trained == {"a", "b"}

@@ -144,4 +144,7 @@ def test_orders_that_outlast_their_rounds_outlive_their_server(forks: Forks, fol
         out = folder / str(at)
         killed += forks.run(out, {"at": at, "when": "after"}, "fedbuff")["ended"]["killed"]
         assert finish(forks, out, "fedbuff") == expected, f"killed after call {at}"
+        checkpoints = [json.loads(file.read_text()) for file in (out / "checkpoint").glob("*/state.json")]
+        needed = {name for checkpoint in checkpoints for name in checkpoint["versions"]}
+        assert needed == {file.stem for file in (out / "checkpoint" / "versions").iterdir()}
     assert killed >= 5

@@ -238,7 +238,7 @@ def test_interrupted_then_resumed_ends_the_same_to_the_bit(data: Path, tmp_path:
     command = shlex.split(err.rpartition("go on with: ")[2])
     assert command == ["fedreel", "run", str(out / "recipe.toml"), "--out", str(out), "--resume"]
     assert not (out / "summary.json").exists()
-    done = max(int(p.name) for p in (out / "checkpoint").iterdir())
+    done = max(int(p.name) for p in (out / "checkpoint").glob("0*"))
     assert 2 <= done < 30
     assert cli(*command[1:], "--quiet").code == 0
     assert model_bytes(out) == model_bytes(tmp_path / "whole")
@@ -294,7 +294,7 @@ def test_a_checkpoint_under_way_is_finished_when_the_run_breaks_off(
     monkeypatch.setattr(os, "fsync", slow)
     with pytest.raises(KeyboardInterrupt):
         toy_run(tmp_path, method=Breaks())
-    assert [p.name for p in (tmp_path / "checkpoint").iterdir()] == ["000001"]
+    assert [p.name for p in (tmp_path / "checkpoint").glob("0*")] == ["000001"]
 
 
 # a full disk
@@ -358,7 +358,7 @@ def test_a_full_disk_is_told_and_nothing_is_half_written(
     assert not (out / "summary.json").exists()
     assert not (out / "model").exists()
     assert not list(out.rglob("*.tmp"))
-    rounds = sorted(p.name for p in (out / "checkpoint").iterdir())
+    rounds = sorted(p.name for p in (out / "checkpoint").glob("0*"))
     assert rounds
     for name in rounds:  # each whole
         load_file(out / "checkpoint" / name / "tensors.safetensors")

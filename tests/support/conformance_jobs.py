@@ -144,7 +144,9 @@ def recipe_of(case: Case, data: Path, engine: dict[str, Any], rounds: int) -> Re
     role = case.role or case.task
     folder = data / role
     settings = {} if case.task == "toy" else _small(case.task).settings(folder)
-    share = 1.0 if case.secure else 0.75  # of three clients, two may be of one site
+    late = case.method in NEEDS_CLOCK
+    share = 1.0 if case.secure or late else 0.75  # of three clients, two may be of one site
+    needed = 0.5 if late else 1.0
     return Recipe(
         system="conformance",
         device="cpu",
@@ -154,11 +156,15 @@ def recipe_of(case: Case, data: Path, engine: dict[str, Any], rounds: int) -> Re
         engine=engine,
         data=DataConfig(source=str(folder), role=role, public=str(folder)),
         train=TrainConfig(batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=case.keep_optimizer),
-        round=RoundConfig(rounds=rounds, evaluate_every=case.evaluate_every, fraction=share, min_answers=1.0),
+        round=RoundConfig(rounds=rounds, evaluate_every=case.evaluate_every, fraction=share, min_answers=needed),
         secure=SecureConfig(sums=case.secure),
         transfer=case.transfer,
+<<<<<<< HEAD
         privacy=case.privacy and replace(case.privacy, seeded=engine["name"] != "flower"),  # sites take no other
         world=WorldConfig(drop=0.2) if case.method in NEEDS_CLOCK else None,
+=======
+        world=WorldConfig(drop=0.2) if late else None,
+>>>>>>> scale
     )
 
 

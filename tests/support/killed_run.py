@@ -20,6 +20,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import fedreel.core.state as state
 import fedreel.runs.checkpoint as checkpoint
+import fedreel.runs.written_once as written_once
 from fedreel.config import Recipe, RoundConfig, TrainConfig, TransferConfig, WorldConfig
 from fedreel.methods.fedbn import FedBN
 from fedreel.methods.fedbuff import FedBuff
@@ -35,7 +36,7 @@ def work(out: Path, name: str = "fedbn") -> None:
         task={"name": "toy"},
         method={"name": name},
         train=TrainConfig(batch_size=4, lr=0.1, momentum=0.9, keep_optimizer=True),
-        round=RoundConfig(rounds=6, fraction=0.5, evaluate_every=2),
+        round=RoundConfig(rounds=6, fraction=1.0 if late else 0.5, evaluate_every=2),
         transfer=TransferConfig(up="int8"),  # so that remainders must come back as well
         world=WorldConfig(drop=0.2) if late else None,
     )
@@ -67,7 +68,7 @@ def arm(at: int, when: str) -> list[int]:
 
     os.replace, os.fsync, os.open = counted(os.replace), counted(os.fsync), counted(os.open)
     Path.write_text, Path.unlink = counted(Path.write_text), counted(Path.unlink)  # type: ignore[method-assign]
-    for module in (checkpoint, state):
+    for module in (checkpoint, state, written_once):
         module.save_file = counted(module.save_file)  # type: ignore[attr-defined]
     return count
 

@@ -13,12 +13,13 @@ import pytest
 pytest.importorskip("starlette", reason="the extra ui is not installed")
 
 from fedreel.machine.alive import this_process
+from fedreel.machine.tail import Tail, from_the_end
 from fedreel.report.curves import curves
+from fedreel.report.digest import Digest
 from fedreel.report.exchange import departures
 from fedreel.report.read import read_run
 from fedreel.ui.board import Board, find_runs
 from fedreel.ui.page import styled
-from fedreel.ui.tail import Tail, from_the_end
 from fedreel.ui.watched import Watched
 
 
@@ -61,7 +62,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("large", [3, 10, 1 << 22])
 def test_a_tail_gives_each_whole_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int) -> None:
-    monkeypatch.setattr("fedreel.ui.tail.LARGE", large)
+    monkeypatch.setattr("fedreel.machine.tail.LARGE", large)
     path = tmp_path / "x.jsonl"
     tail = Tail(path)
     assert list(tail.new()) == []
@@ -81,7 +82,7 @@ def test_a_tail_gives_each_whole_line_once(tmp_path: Path, monkeypatch: pytest.M
 def test_a_file_is_read_from_its_end_in_whole_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr("fedreel.ui.tail.BLOCK", block)
+    monkeypatch.setattr("fedreel.machine.tail.BLOCK", block)
     path = tmp_path / "x.jsonl"
     assert list(from_the_end(path)) == []
     path.write_text('{"n": 9')
@@ -131,7 +132,7 @@ def test_what_has_been_read_is_not_read_again(run: Path, monkeypatch: pytest.Mon
             return _Counted(file, file_read)
         return file
 
-    monkeypatch.setattr("fedreel.ui.tail.open", counting, raising=False)
+    monkeypatch.setattr("fedreel.machine.tail.open", counting, raising=False)
     watched.parts()
     assert read[0] == 0
     new = "".join(json.dumps(row) + "\n" for row in rows(4))
@@ -188,3 +189,19 @@ def test_clients_at_work_are_named_with_what_they_do(run: Path) -> None:
     assert "1 working, 1 failed, 1 done, 1 waiting" in part
     for name, state in clients.items():
         assert f'<li class="{state}" title="{name}">' in part
+
+
+def test_a_page_that_begins_with_a_digest_shows_the_same_and_reads_only_what_came_after_it(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedreel.report.digest.LEAST", 1)
+    digest = Digest(run)
+    for r in range(4, 20):
+        write(run / "metrics.jsonl", rows(r))
+        write(run / "ledger.jsonl", [departure(r)])
+        digest.round_done()
+    watched = Watched(run)
+    assert watched._metrics.at > 0.6 * (run / "metrics.jsonl").stat().st_size
+    parts = watched.parts()
+    (run / "digest.json").unlink()
+    assert Watched(run).parts() == parts

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fedreel.core.disclosure import testers
 from fedreel.core.server import GLOBAL
 from fedreel.core.trust import calibration_bins, calibration_sums
 from fedreel.core.update import Answer, Value
@@ -147,8 +148,9 @@ class _Asking:
     def shared(self, card: Mapping[str, Any]) -> Assessment:
         """Everybody is asked about the model of those who name nobody, and members of communities about theirs."""
         everybody = model_for(card, "")
-        groups: Groups = {everybody: [*self.fed.clients]}
-        for client in self.fed.clients:
+        asked = self._some(self.fed.clients)
+        groups: Groups = {everybody: asked}
+        for client in asked:
             if (name := model_for(card, client)) != everybody:
                 groups.setdefault(name, []).append(client)
         models, sums = {}, {}
@@ -162,7 +164,7 @@ class _Asking:
     def own(self, card: Mapping[str, Any]) -> Assessment:
         """Each client that has trained is asked about its own model. What their samples look like is compared with
         those of all clients where a client has too few."""
-        trained = [client for client in self.fed.clients if client in self.fed.progress.trained]
+        trained = self._some([client for client in self.fed.clients if client in self.fed.progress.trained])
         groups: Groups = {}
         for client in trained:
             groups.setdefault(model_for(card, client), []).append(client)
@@ -179,6 +181,10 @@ class _Asking:
         overall = self._overall([*sums.values()], [*units.values()])
         told = replace(whole, score=overall.score, chance=overall.chance, near_chance=overall.near_chance)
         return Assessment({model_for(card, ""): told}, units, overall)
+
+    def _some(self, clients: Sequence[str]) -> list[str]:
+        """No more are asked than are asked to test."""
+        return testers(clients, self.fed.config.test_clients, self.fed.seed, self.fed.round)
 
     def _sums(self, groups: Groups) -> dict[str, _Sums]:
         """The first question; what each client says that answers it."""

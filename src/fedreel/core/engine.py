@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedreel.core.update import Order, Result
@@ -15,8 +16,12 @@ class Engine(Protocol):
     """An engine knows neither methods nor tasks; it carries orders to workers."""
 
     slots: int  # how many orders may be under way at once
-    clients: tuple[str, ...]
     blueprint: Blueprint  # of the model: what the server starts from, and what travels
+
+    @property
+    def clients(self) -> Sequence[str]:
+        """All of them; a pool of very many has no list."""
+        ...
 
     @classmethod
     def begin(cls, job: Job) -> Engine:

@@ -3,14 +3,17 @@ run's state: a run that was killed gives them again, and gets the same answers."
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from fedreel.core.admission import Admission
 from fedreel.core.engine import Engine
 from fedreel.core.server import GLOBAL
 from fedreel.core.update import TRAIN, Failure, Order, Update, Value, expect
+from fedreel.core.version import Version
 from fedreel.core.weights import Weights
 from fedreel.core.world import GONE, World, no_clock
 from fedreel.errors import RunError
@@ -18,6 +21,7 @@ from fedreel.errors import RunError
 if TYPE_CHECKING:
     from fedreel.core.federation import Federation
 
+Key = tuple[int, int]
 MEMORY = "flight"  # where the server's memory has the orders that are under way
 
 
@@ -41,7 +45,7 @@ class _Flying:
     lost: bool
 
     @property
-    def key(self) -> tuple[int, int]:
+    def key(self) -> Key:
         return (self.round, self.step)
 
 
@@ -57,21 +61,28 @@ class Flight:
         kept: dict[str, Any] = fed.memory.setdefault(MEMORY, {"orders": [], "models": {}, "number": 0})
         self._kept = kept
         self._flying = {f.key: f for f in (_Flying(*row) for row in kept["orders"])}
-        self._begun: set[tuple[int, int]] = set()  # the engine has them, or had them
-        self._results: dict[tuple[int, int], Update | Failure] = {}
+        self._busy = {f.client for f in self._flying.values()}
+        self._of_round = Counter(f.round for f in self._flying.values())  # how many began with each model
+        self._due = [_when(f) for f in self._flying.values()]  # two heaps: who is back next, and of those that will
+        self._unbegun = [_when(f) for f in self._flying.values() if not f.lost]  # answer, who has not begun
+        heapify(self._due)
+        heapify(self._unbegun)
+        self._begun: set[Key] = set()  # the engine has them, or had them
+        self._results: dict[Key, Update | Failure] = {}
 
     def arrivals(self, count: int, in_flight: int, args: Mapping[str, Value]) -> Iterator[Arrival]:
         """The next so many updates. Whoever comes back, or is given up, is followed by another client, which begins
         with the model as it is then."""
         arrived = failed = 0
+        moved: dict[str, dict[str, float]] = {}
         self._fed.tell_begin(TRAIN, [f.client for f in self._flying.values()])
         while arrived < count:
             self._top_up(in_flight, args)
-            first = min(self._flying.values(), key=lambda f: (f.back, f.key))
+            first = self._flying[self._due[0][1]]
             result = self._result(first, args)
             self._world.move_to(first.back)
             sent = self._model(first.round)
-            del self._flying[first.key]
+            self._end(first)
             if isinstance(result, Failure):
                 failed += 1
                 self._fed.refuse(result)
@@ -89,27 +100,50 @@ class Flight:
             self._fed.progress.trained.add(result.client)
             self._fed.tell_state(first.client, "done")
             self._fed.tell_answer(arrived, failed, count, result)
+            if self._fed.config.divergence:
+                moved[result.client] = result.weights.distances(self._fed.weights)
             yield Arrival(result, sent, self._fed.round - first.round)
+        if moved:
+            self._fed.record("divergence", clients=moved)
         self._land()
 
     def _top_up(self, in_flight: int, args: Mapping[str, Value]) -> None:
         """Orders to further clients, until so many are under way."""
         fed, kept = self._fed, self._kept
-        busy = {f.client for f in self._flying.values()}
         while len(self._flying) < min(in_flight, len(fed.clients)):
             kept["number"] += 1
-            client = self._world.reachable(fed.clients, busy, kept["number"])
+            client = self._world.reachable(fed.clients, self._busy, kept["number"])
             if client is None:
                 return
-            kept["models"].setdefault(str(fed.round), fed.weights)
+            if str(fed.round) not in kept["models"]:
+                kept["models"][str(fed.round)] = Version(fed.weights.clone())
             fed.step += 1
-            order = Order(fed.round, fed.step, client, TRAIN, {GLOBAL: fed.weights}, args)
+            order = Order(fed.round, fed.step, client, TRAIN, {GLOBAL: self._model(fed.round)}, args)
             fed.stats.moved(TRAIN, down=order.nbytes)
             fed.stats.ordered += 1
             fed.tell_state(client, "working")
             trip = self._world.trip(client, order.key, order.nbytes, self._world.now)
-            self._flying[order.key] = _Flying(client, *order.key, trip.back, trip.lost)
-            busy.add(client)
+            self._begin(_Flying(client, *order.key, trip.back, trip.lost))
+
+    def _begin(self, flying: _Flying) -> None:
+        self._flying[flying.key] = flying
+        self._busy.add(flying.client)
+        self._of_round[flying.round] += 1
+        heappush(self._due, _when(flying))
+        if not flying.lost:
+            heappush(self._unbegun, _when(flying))
+
+    def _end(self, first: _Flying) -> None:
+        """Of the one that is due first. A model that nobody is at work with any more is forgotten, unless others will
+        begin with it in this round."""
+        heappop(self._due)
+        del self._flying[first.key]
+        self._busy.discard(first.client)
+        self._of_round[first.round] -= 1
+        if not self._of_round[first.round]:
+            del self._of_round[first.round]
+            if first.round != self._fed.round:
+                del self._kept["models"][str(first.round)]
 
     def _result(self, wanted: _Flying, args: Mapping[str, Value]) -> Update | Failure:
         """What an order came to. While it is waited for, the engine works on those that are due soonest."""
@@ -124,10 +158,12 @@ class Flight:
     def _submit(self, args: Mapping[str, Value]) -> None:
         """The soonest of those that have not begun, as far as the engine has room."""
         room = self._engine.slots - (len(self._begun) - len(self._results))
-        due = sorted((f for f in self._flying.values() if not f.lost and f.key not in self._begun), key=_when)
-        for flying in due[: max(0, room)]:
+        limit = self._fed.config.time_limit or None
+        for _ in range(min(room, len(self._unbegun))):
+            flying = self._flying[heappop(self._unbegun)[1]]
             self._begun.add(flying.key)
-            order = Order(*flying.key, flying.client, TRAIN, {GLOBAL: self._model(flying.round)}, args)
+            models = {GLOBAL: self._model(flying.round)}
+            order = Order(*flying.key, flying.client, TRAIN, models, args, limit=limit)
             self._admission.expect(order)
             self._engine.submit(order)
 
@@ -150,12 +186,12 @@ class Flight:
         while len(self._begun) > len(self._results):
             self._take()
         self._kept["orders"] = [[f.client, f.round, f.step, f.back, f.lost] for f in self._flying.values()]
-        needed = {str(f.round) for f in self._flying.values()}
-        self._kept["models"] = {name: model for name, model in self._kept["models"].items() if name in needed}
+        if not self._of_round[self._fed.round]:  # nobody is at work with this round's model
+            self._kept["models"].pop(str(self._fed.round), None)
 
     def _model(self, round: int) -> Weights:
-        return expect(self._kept["models"][str(round)], Weights, "a model that was sent")
+        return expect(self._kept["models"][str(round)], Version, "a model that was sent").weights
 
 
-def _when(flying: _Flying) -> tuple[float, tuple[int, int]]:
+def _when(flying: _Flying) -> tuple[float, Key]:
     return (flying.back, flying.key)

@@ -13,6 +13,7 @@ from torch import nn
 from fedreel.core.task import EVERYONE, ClientData, Examples, Population, Streamable, Task
 from fedreel.errors import FedreelError, nearest
 
+LOOKED_AT = 10_000  # clients among whom the one is looked for who may have been meant
 SHARE = 0.25  # of the device's memory, where no budget is given
 Key = tuple[str, str]  # a client, and which part of its data
 
@@ -33,7 +34,9 @@ class Residence:
     def of_client(self, client: str, population: Population, task: Task, model: nn.Module) -> ClientData:
         """A client's data as this model works with them, taken in when they are first wanted."""
         if client != EVERYONE and client not in population.names:
-            raise FedreelError(f"there is no client '{client}' here", hint=nearest(client, population.clients))
+            raise FedreelError(
+                f"there is no client '{client}' here", hint=nearest(client, population.clients[:LOOKED_AT])
+            )
         own = cache(lambda: population.data(client))
         if client not in self._numbers:
             self._numbers[client] = own().numbers

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedreel.core.abilities import Supervision
 from fedreel.core.blueprint import Blueprint
+from fedreel.core.pool import Roll
 from fedreel.core.server_training import Kept, ServerTraining
 from fedreel.core.task import Examples, Task, Tensors
 from fedreel.core.update import Failure, Reply
@@ -34,7 +35,7 @@ class ServerState:
     totals: dict[str, float] = field(default_factory=lambda: {"bytes_up": 0, "bytes_down": 0, "seconds": 0.0})
     refused: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
-    trained: set[str] = field(default_factory=set)  # clients of whom an update has come
+    trained: Roll = field(default_factory=Roll)  # clients of whom an update has come
 
 
 class Watcher:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
@@ -110,16 +110,18 @@ EVERYONE = "everyone"  # the pseudo-client that holds all training data; only wh
 
 
 class Population(ABC):
-    """The clients that can be reached from here, and their data."""
+    """The clients that can be reached from here, and their data. Where there are very many, `core.pool` has sequences
+    and tables that need no list of them."""
 
-    clients: tuple[str, ...]
-    _named: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())
+    clients: Sequence[str]
+    _named: tuple[Sequence[str], Container[str]] = ((), frozenset())
 
     @property
-    def names(self) -> frozenset[str]:
+    def names(self) -> Container[str]:
         """The clients, for quick questions whether somebody is one of them: there may be a million."""
         if self._named[0] is not self.clients:
-            self._named = (self.clients, frozenset(self.clients))
+            listed = isinstance(self.clients, tuple | list)
+            self._named = (self.clients, frozenset(self.clients) if listed else self.clients)
         return self._named[1]
 
     @abstractmethod

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ from fedreel.machine.records import parse_json
 MEMORY = "world"  # where the server's memory has the clock
 GONE = "it was gone when its answer was due"
 _TRIES = 64  # clients that are looked at for one who can be reached
+_AT_ONCE = "method.in_flight says how many clients are at work at once"
+_ANOTHER = "who does not come back is followed by another client"
+_OF_ROUNDS_THAT_WAIT = {  # settings by section, and what there is in their place
+    "round": {"fraction": _AT_ONCE, "clients": _AT_ONCE, "min_answers": _ANOTHER, "repeat": _ANOTHER},
+    "world": {"over": _AT_ONCE, "deadline": "a round ends when its updates have come"},
+}
 
 
 @dataclass(frozen=True)
@@ -161,12 +168,19 @@ class World:
         """A client who is not busy, drawn for the order of this number; of several that are looked at, the first that
         can be reached now, else the one that can be reached soonest."""
         draw = np.random.default_rng([self._seed, 0xA551, number])
-        seen = (clients[int(i)] for i in draw.integers(len(clients), size=_TRIES))
-        free = [c for c in dict.fromkeys(seen) if c not in busy]
-        if not free:
-            free = [c for c in clients if c not in busy][:_TRIES]
-        here = next((c for c in free if self.device(c).reached(self.now)), None)
-        return here or min(free, key=lambda c: self.device(c).next_reached(self.now), default=None)
+        drawn = (clients[int(i)] for i in draw.integers(len(clients), size=_TRIES))
+        return self._soonest(c for c in drawn if c not in busy) or self._soonest(
+            islice((c for c in clients if c not in busy), _TRIES)
+        )
+
+    def _soonest(self, clients: Iterable[str]) -> str | None:
+        """The first that can be reached now, else the one that can be reached soonest; no more are looked at."""
+        later: dict[str, float] = {}
+        for client in clients:
+            if (moment := self.device(client).next_reached(self.now)) <= self.now:
+                return client
+            later.setdefault(client, moment)
+        return min(later, key=later.__getitem__, default=None)
 
 
 def make_world(config: WorldConfig | None, seed: int, described: Mapping[str, Any], epochs: int) -> World | None:
@@ -178,14 +192,13 @@ def make_world(config: WorldConfig | None, seed: int, described: Mapping[str, An
         raise RunError(
             "the clock needs to know how many samples each client has, and the task does not say it", where="[world]"
         )
-    sizes = {client: float(sum(row)) for client, row in counts.items()}
     devices = read_devices(Path(config.devices)) if config.devices else ()
-    return World(config, seed, lambda client: sizes.get(client, 1.0), epochs, devices)
+    return World(config, seed, lambda client: float(sum(counts.get(client, (1,)))), epochs, devices)
 
 
 def check_clock(recipe: Recipe, method: Method) -> None:
     """Raise, before any data are read, if a method that does not wait for all clients has no clock to go by, or is
-    told how to make one model of a round's."""
+    told what only rounds that wait can do."""
     if method.waits:
         return
     if recipe.world is None:
@@ -197,6 +210,17 @@ def check_clock(recipe: Recipe, method: Method) -> None:
             expected="mean",
             found=recipe.round.aggregation,
         )
+    for section, config in (("round", recipe.round), ("world", recipe.world)):
+        usual = type(config)()
+        for name, instead in _OF_ROUNDS_THAT_WAIT[section].items():
+            if (found := getattr(config, name)) != (default := getattr(usual, name)):
+                raise RecipeError(
+                    f"this does nothing with {recipe.method['name']}, which does not wait: {instead}",
+                    where=f"[{section}] {name}",
+                    expected=f"{default}, as it is by default",
+                    found=str(found),
+                    hint=f"take it out, or add --set {section}.{name}={default}",
+                )
 
 
 def no_clock() -> RecipeError:

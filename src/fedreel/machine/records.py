@@ -23,26 +23,34 @@ def parse_json(text: str) -> Any:
 
 class Records:
     """The JSON objects of a file, one a line; any other line is passed over. On the way `number` is that of the line
-    just read, and `bad` collects the numbers of lines passed over. A bad last line that does not end is not among them:
-    a process was stopped while it wrote, or is writing now, and `torn` says so."""
+    just read, `at` is where it ends, and `bad` collects the numbers of lines passed over. A bad last line that does not
+    end is not among them: a process was stopped while it wrote, or is writing now, and `torn` says so.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.number, self.bad, self.torn = 0, list[int](), False
+    Who has read a part before begins where that ended, with as many lines behind; with an `end`, lines that begin
+    beyond it are left to others, and so is one that does not end."""
+
+    def __init__(self, path: Path, begin: int = 0, lines: int = 0, end: int | None = None) -> None:
+        self.path, self._begin, self._lines, self._end = path, begin, lines, end
+        self.number, self.at, self.bad, self.torn = lines, begin, list[int](), False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        self.number, self.bad, self.torn = 0, [], False
-        with open(self.path, encoding="utf-8", errors="replace") as file:
-            for self.number, line in enumerate(file, 1):
+        self.number, self.at, self.bad, self.torn = self._lines, self._begin, [], False
+        with open(self.path, "rb") as file:
+            file.seek(self._begin)
+            for line in file:
+                whole = line.endswith(b"\n")
+                if self._end is not None and (self.at >= self._end or not whole):
+                    return
+                self.number, self.at = self.number + 1, self.at + len(line)
                 if not line.strip():
                     continue
                 try:
-                    record = json.loads(line)
+                    record = json.loads(line.decode("utf-8", errors="replace"))
                 except (ValueError, RecursionError):
                     record = None
                 if isinstance(record, dict):
                     yield record
-                elif line.endswith("\n"):
+                elif whole:
                     self.bad.append(self.number)
                 else:
                     self.torn = True

@@ -94,12 +94,23 @@ def line_chart(chart: Chart, *, wide: bool = False) -> Html:
     return _figure(chart.title, legend, frame, notes=_left_out(chart), wide=wide)
 
 
-def bar_chart(title: str, x: list[int], series: list[tuple[str, list[float]]], unit: str = "") -> Html:
-    """Stacked bars, one per round; beyond BARS rounds a bar is the mean over neighbouring rounds."""
+@dataclass(frozen=True)
+class Bar:
+    """The rounds that a bar is about, first and last, and how many of them there are."""
+
+    first: int
+    last: int
+    rounds: int = 1
+
+
+def bar_chart(title: str, x: list[Bar], series: list[tuple[str, list[float]]], unit: str = "") -> Html:
+    """Stacked bars of sums, drawn as means over the rounds of each; of more than BARS neighbours are drawn as one."""
     step = max(1, math.ceil(len(x) / BARS))
     groups = [slice(i, i + step) for i in range(0, len(x), step)]
-    names = [str(x[g][0]) if len(x[g]) == 1 else f"{x[g][0]}–{x[g][-1]}" for g in groups]
-    stacks = [(name, [sum(y[g]) / len(y[g]) for g in groups]) for name, y in series]
+    ends = [(x[g][0].first, x[g][-1].last) for g in groups]
+    names = [str(first) if first == last else f"{first}–{last}" for first, last in ends]
+    over = [sum(bar.rounds for bar in x[g]) for g in groups]
+    stacks = [(name, [sum(y[g]) / n for g, n in zip(groups, over)]) for name, y in series]
     tops = [sum(column) for column in zip(*(y for _, y in stacks))]
     _, high, ticks = _axis(0.0, max(tops) or 1.0)
     width = SIDE / len(groups)
@@ -118,12 +129,12 @@ def bar_chart(title: str, x: list[int], series: list[tuple[str, list[float]]], u
         "high": high,
         "lines": [{"n": name, "y": _brief(y)} for name, y in stacks],
     }
-    inside = {r: (k + 0.5) / len(groups) for k, g in enumerate(groups) for r in x[g]}
-    labels = _labelled([(inside[r], r) for r in _rounds(x[0], x[-1]) if r in inside])
+    inside = {r: k for r in _rounds(ends[0][0], ends[-1][1]) for k, (a, b) in enumerate(ends) if a <= r <= b}
+    labels = _labelled([((k + 0.5) / len(groups), r) for r, k in inside.items()])
     most = max(range(len(tops)), key=tops.__getitem__)
     text = f"{title}: at most {UNITS[unit](tops[most])}, in round {names[most]}"
     frame = _frame(text, marks, _named(ticks, unit), (0.0, high), labels, payload)
-    notes = [f"Each bar is the mean over {step} rounds."] if step > 1 else []
+    notes = [f"Each bar is the mean over {over[0]} rounds."] if over[0] > 1 else []
     return _figure(title, [_key(f"s{i}", name) for i, (name, _) in enumerate(series)], frame, notes=notes)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from fedreel.machine.words import size
 from fedreel.report.grid import heat_map, states
 from fedreel.report.markup import Html, count, el, finite, number, quantity, score, short, table
-from fedreel.report.read import Record, Run
+from fedreel.report.run import Run
 
 MOST_ROWS = 1000
 WORDS = ["did not take part", "trained", "refused"]
@@ -20,10 +20,11 @@ def client_table(run: Run) -> Html:
     clients = run.clients
     if not clients:
         return el("p", "No client has been seen yet.", class_="empty")
-    last = _last_metrics(run)
+    last = {name: {str(k): v for k, v in values.items()} for name, values in run.last_tests.items()}
     metrics = list(dict.fromkeys(name for values in last.values() for name in values if name != "n"))
-    trained = Counter(name for record in run.train.values() for name in set(record["clients"]))
-    refused = Counter(record["client"] for record in run.refused)
+    trained, refused = run.times_trained, Counter[str]()
+    for (name, _), times in run.cases.items():
+        refused[name] += times
     sent = run.ledger.client_bytes if run.ledger else {}
     items = {name: sum(counts) for name, counts in run.partition.get("train", {}).items()}
     tops = {name: max((abs(finite(v.get(name)) or 0.0) for v in last.values()), default=0.0) for name in metrics}
@@ -64,8 +65,11 @@ def client_table(run: Run) -> Html:
 
 
 def participation(run: Run) -> Html | None:
-    """Clients by rounds: who trained, whose update was refused."""
-    clients, rounds = run.clients[:MOST_ROWS], sorted({*run.train, *(r["round"] for r in run.refused)})
+    """Clients by rounds: who trained, whose update was refused. Of long runs only rounds that are kept, and of refusals
+    only if all are known."""
+    refused = run.refused if run.refused.seen == len(run.refused) else []
+    extra = {r["round"] for r in refused} if run.train.span == 1 else set()
+    clients, rounds = run.clients[:MOST_ROWS], sorted({*run.train, *extra})
     if not clients or not rounds or not any(record["clients"] for record in run.train.values()):
         return None
     row = {name: i for i, name in enumerate(clients)}
@@ -75,10 +79,14 @@ def participation(run: Run) -> Html | None:
         for name in record["clients"]:
             if name in row:
                 cells[row[name], column[r]] = 1
-    for record in run.refused:
-        if record["client"] in row:
+    for record in refused:
+        if record["client"] in row and record["round"] in column:
             cells[row[record["client"]], column[record["round"]]] = 2
-    return states("Who took part, round by round", clients, [f"round {r}" for r in rounds], cells, WORDS)
+    shown = states("Who took part, round by round", clients, [f"round {r}" for r in rounds], cells, WORDS)
+    if run.train.span == 1:
+        return shown
+    left = "" if refused or not run.refused else " Refusals are too many to be shown here."
+    return el("div", shown, el("p", f"One round in {run.train.span} is shown.{left}", class_="hint"))
 
 
 def partition(run: Run) -> Html:
@@ -99,15 +107,9 @@ def partition(run: Run) -> Html:
         return el("p", "The partition was recorded without classes.", class_="empty")
     maps = [heat_map(f"{name.capitalize()} items by client and class", clients, classes, m) for name, m in sides]
     more = el("details", el("summary", "The same for the test items"), maps[1]) if len(maps) > 1 else None
-    return el("div", el("p", _spread(*sides[0]), class_="lead"), maps[0], more)
-
-
-def _last_metrics(run: Run) -> dict[str, Record]:
-    last: dict[str, Record] = {}
-    for r in sorted(run.test):
-        for name, values in run.test[r]["clients"].items():
-            last[name] = {str(k): v for k, v in values.items()}
-    return last
+    told = run.partition["clients"]
+    some = el("p", f"These are {len(clients):,} of {told:,} clients, evenly chosen.", class_="lead") if told else None
+    return el("div", some, el("p", _spread(*sides[0]), class_="lead"), maps[0], more)
 
 
 def _bar(value: float | None, top: float) -> Html:

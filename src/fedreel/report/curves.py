@@ -6,13 +6,13 @@ from collections import Counter
 
 import numpy as np
 
-from fedreel.report.charts import THIN_LINES, Chart, Line, bar_chart, line_chart
+from fedreel.report.charts import THIN_LINES, Bar, Chart, Line, bar_chart, line_chart
 from fedreel.report.markup import Html, el, finite, natural
-from fedreel.report.read import Record, Run
+from fedreel.report.run import COSTS, Run
 from fedreel.report.verdict import falling, tested
 
 MOST_CHARTS = 24
-COSTS = {"round", "seconds", "bytes_up", "bytes_down", "bytes_testing", "wire_up", "wire_down", "ordered", "answered"}
+Block = tuple[int, int, dict[str, float]]
 PER_CLIENT = "_clients"  # the mean over clients of a metric whose own name means the mean over samples
 
 
@@ -22,9 +22,11 @@ def curves(run: Run) -> Html:
     if not charts:
         return el("p", "No round has been recorded yet.", class_="empty")
     left = [chart.title for chart in charts[MOST_CHARTS:]]
+    span = max(run.train.span, run.test.span)
     return el(
         "div",
         [line_chart(chart, wide=i == 0) for i, chart in enumerate(charts[:MOST_CHARTS])],
+        el("p", f"One round in {span} is drawn, and the first and the last.", class_="hint") if span > 1 else None,
         el("p", "Not drawn, to keep this page small: " + ", ".join(left), class_="hint") if left else None,
         class_="charts",
     )
@@ -32,30 +34,31 @@ def curves(run: Run) -> Html:
 
 def costs(run: Run) -> Html:
     """Bytes, seconds and missing answers per round, as bars."""
-    rounds = sorted(run.train)
+    blocks = run.costs.blocks()
+    trained = [block for block in blocks if "rounds" in block[2]]
+    timed = [block for block in blocks if "rounds" in block[2] or "testing" in block[2]]
     figures = []
     parts = (("up", "bytes_up"), ("down", "bytes_down"), ("for testing", "bytes_testing"))
-    traffic = [(name, y) for name, key in parts if any(y := _numbers(run, rounds, key))]
+    traffic = [(name, y) for name, key in parts if any(y := _sums(trained, key))]
     if traffic:
-        figures.append(bar_chart("Bytes per round", rounds, traffic, "bytes"))
-    line = [
-        (name, y) for name, key in (("up", "wire_up"), ("down", "wire_down")) if any(y := _numbers(run, rounds, key))
-    ]
+        figures.append(bar_chart("Bytes per round", _bars(run, trained), traffic, "bytes"))
+    line = [(name, y) for name, key in (("up", "wire_up"), ("down", "wire_down")) if any(y := _sums(trained, key))]
     if line:
-        figures.append(bar_chart("Bytes per round on the line between sites and server", rounds, line, "bytes"))
-    timed = sorted({*run.train, *run.test})
-    testing = [_seconds(run.test, r) + _seconds(run.averaged, r) for r in timed]
-    server = [_seconds(run.server, r) for r in timed]
-    whole = _numbers(run, timed, "seconds")  # a round's seconds include its tests and the server's training
+        title = "Bytes per round on the line between sites and server"
+        figures.append(bar_chart(title, _bars(run, trained), line, "bytes"))
+    testing = [t + a for t, a in zip(_sums(timed, "testing"), _sums(timed, "averaging"))]
+    server = _sums(timed, "serving")
+    whole = _sums(timed, "seconds")  # a round's seconds include its tests and the server's training
     training = [max(0.0, w - t - s) for w, t, s in zip(whole, testing, server)]
     spent = (("training", training), ("testing", testing), ("the server's training", server))
     seconds = [(name, y) for name, y in spent if any(y)]
     if seconds:
-        figures.append(bar_chart("Seconds per round", timed, seconds, "s"))
-    answered, ordered = (_numbers(run, rounds, key) for key in ("answered", "ordered"))
+        figures.append(bar_chart("Seconds per round", _bars(run, timed), seconds, "s"))
+    answered, ordered = (_sums(trained, key) for key in ("answered", "ordered"))
     missing = [max(0.0, o - a) for o, a in zip(ordered, answered)]
     if any(missing):
-        figures.append(bar_chart("Answers per round", rounds, [("answered", answered), ("missing", missing)]))
+        series = [("answered", answered), ("missing", missing)]
+        figures.append(bar_chart("Answers per round", _bars(run, trained), series))
     if not figures:
         return el("p", "No bytes or seconds were recorded.", class_="empty")
     return el("div", figures, class_="charts even")
@@ -96,7 +99,7 @@ def _training_numbers(run: Run) -> dict[str, Line]:
         key
         for r in rounds
         for key, value in run.train[r].items()
-        if key not in COSTS and isinstance(value, (int, float)) and not isinstance(value, bool)
+        if key not in ("round", *COSTS) and isinstance(value, (int, float)) and not isinstance(value, bool)
     )
     return {
         key: Line("training", having, [finite(run.train[r][key]) for r in having])
@@ -131,9 +134,10 @@ def _by_client(
     return chosen, ((xs, lows, highs) if xs else None), len(lines)
 
 
-def _numbers(run: Run, rounds: list[int], key: str) -> list[float]:
-    return [max(0.0, finite(run.train.get(r, {}).get(key)) or 0.0) for r in rounds]
+def _sums(blocks: list[Block], key: str) -> list[float]:
+    return [max(0.0, sums.get(key, 0.0)) for _, _, sums in blocks]
 
 
-def _seconds(records: dict[int, Record], round_: int) -> float:
-    return max(0.0, finite(records.get(round_, {}).get("seconds")) or 0.0)
+def _bars(run: Run, blocks: list[Block]) -> list[Bar]:
+    """The last block may not be over yet."""
+    return [Bar(first, min(last, max(first, run.rounds)), int(sums.get("rounds", 1))) for first, last, sums in blocks]

@@ -6,7 +6,7 @@ from collections import Counter
 
 from fedreel.machine.words import size
 from fedreel.report.markup import Html, count, el, finite, natural, number, quantity, short, table
-from fedreel.report.read import Ledger, Run
+from fedreel.report.run import Ledger, Run
 
 MOST_REFUSALS, MOST_LAYOUTS, MOST_TENSORS, MOST_CLIENTS = 300, 12, 200, 200
 MEANING = {
@@ -31,9 +31,10 @@ def refusals(run: Run) -> Html:
     """Counts by reason and client, then every case; or a plain statement that there was none."""
     if not run.refused:
         return _none_listed(run)
-    by_reason = Counter(record["reason"] for record in run.refused)
-    clients = sorted({record["client"] for record in run.refused}, key=natural)
-    cases = Counter((record["client"], record["reason"]) for record in run.refused)
+    cases, by_reason = run.cases, Counter[str]()
+    for (_, reason), times in cases.items():
+        by_reason[reason] += times
+    clients = sorted({client for client, _ in cases}, key=natural)
     reasons = [reason for reason, _ in by_reason.most_common()]
     summary = table(
         ["reason", "meaning", "times", "clients"],
@@ -61,9 +62,9 @@ def refusals(run: Run) -> Html:
         caption="Every refusal",
         class_="sortable wordy",
     )
-    hidden = len(run.refused) - MOST_REFUSALS
+    hidden = run.refused.seen - MOST_REFUSALS
     more = el("p", f"The first {MOST_REFUSALS} are listed; {hidden} more are in metrics.jsonl.", class_="hint")
-    total = f"{count(len(run.refused), 'update')} of {count(len(clients), 'client')} did not enter the model."
+    total = f"{count(run.refused.seen, 'update')} of {count(len(clients), 'client')} did not enter the model."
     return el(
         "div",
         el("p", total, class_="lead"),

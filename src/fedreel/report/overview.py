@@ -6,8 +6,8 @@ import math
 
 from fedreel.machine.words import size
 from fedreel.report.charts import sparkline
-from fedreel.report.markup import Html, count, duration, el, finite, lower_is_better, number, score
-from fedreel.report.read import Run
+from fedreel.report.markup import Html, count, duration, el, finite, number, score
+from fedreel.report.run import Run
 
 
 def header(run: Run) -> Html:
@@ -47,7 +47,7 @@ def tiles(run: Run) -> Html:
     wall = run.total("wall_seconds", "seconds")
     clients = finite(run.summary.get("clients"))
     refused = run.summary.get("refused")
-    dropped = len(run.refused) or sum(
+    dropped = run.refused.seen or sum(
         int(finite(n) or 0) for n in (refused.values() if isinstance(refused, dict) else ())
     )
     known = run.has_metrics or bool(run.summary)
@@ -75,11 +75,9 @@ def _headline(run: Run) -> Html | None:
     known = [value for value in curve if value is not None]
     value = run.metrics[name]
     said = []
-    if known:
-        best = (min if lower_is_better(name) else max)(known)
-        measured = [r for r in sorted(run.test) if name in run.test[r]["metrics"]]
-        said.append(f"best {score(best)} in round {measured[curve.index(best)]}")
-        said.append(count(len(curve), "test"))
+    if best := run.best(name):
+        said.append(f"best {score(best[0])} in round {best[1]}")
+        said.append(count(len(curve) + run.test.seen - len(run.test), "test"))
     return el(
         "div",
         el("p", name, class_="name"),

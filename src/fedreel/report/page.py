@@ -13,7 +13,8 @@ from fedreel.report.markup import Html, el, escape, join, short, table
 from fedreel.report.overview import header, problems, tiles
 from fedreel.report.phases import steps
 from fedreel.report.privacy import privacy
-from fedreel.report.read import Run, read_run
+from fedreel.report.read import read_run
+from fedreel.report.run import Run
 from fedreel.report.shell import document, save, section
 from fedreel.report.trust import trust
 from fedreel.report.verdict import verdicts
@@ -65,10 +66,11 @@ def draw(run: Run) -> str:
 def notes(run: Run) -> Html:
     if not run.notes:
         return el("p", "No notes were written.", class_="empty")
-    items = [el("li", el("span", f"round {n['round']}", class_="round"), short(n["text"], 2000)) for n in run.notes]
-    hidden = len(items) - MOST_ROWS
+    shown = run.notes[:MOST_ROWS]
+    items = [el("li", el("span", f"round {n['round']}", class_="round"), short(n["text"], 2000)) for n in shown]
+    hidden = run.notes.seen - MOST_ROWS
     more = el("p", f"{hidden} more notes are in metrics.jsonl.", class_="hint") if hidden > 0 else None
-    return el("div", el("ul", items[:MOST_ROWS], class_="notes"), more)
+    return el("div", el("ul", items, class_="notes"), more)
 
 
 def _others(run: Run) -> Html | None:
@@ -85,7 +87,7 @@ def _others(run: Run) -> Html | None:
                 el("code", short(json.dumps(rest, ensure_ascii=False), 400)),
             ]
         )
-    hidden = len(run.others) - len(rows)
+    hidden = run.others.seen - len(rows)
     more = el("p", f"{hidden} more records are in metrics.jsonl.", class_="hint") if hidden else None
     listed = table(["round", "phase", "content"], rows, caption="Records of other phases", class_="sortable")
     return el("div", listed, more)

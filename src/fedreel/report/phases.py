@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fedreel.report.charts import Chart, Line, bar_chart, line_chart
+from fedreel.report.charts import Bar, Chart, Line, bar_chart, line_chart
 from fedreel.report.markup import Html, count, duration, el, finite
-from fedreel.report.read import Record, Run
+from fedreel.report.rounds import Record
+from fedreel.report.run import Run
 
 ACCURACIES = ("top1", "top1_own")
 AIMS = {"views": "to tell views of them apart", "labels": "to learn their labels"}
@@ -61,7 +62,8 @@ def _server(run: Run) -> list[Html]:
         figures.append(line_chart(Chart("loss of the server's training", [loss], dots=True)))
     seconds = [max(0.0, run.server[r]["seconds"] or 0.0) for r in rounds]
     if any(seconds):
-        figures.append(bar_chart("Seconds of the server's training", rounds, [("server", seconds)], "s"))
+        bars = [Bar(r, r) for r in rounds]
+        figures.append(bar_chart("Seconds of the server's training", bars, [("server", seconds)], "s"))
     return figures
 
 
@@ -83,10 +85,10 @@ def _effort(run: Run) -> str:
     if not run.server:
         return ""
     last = run.server[max(run.server)]
-    where = f"in {len(run.server):,} rounds" if len(run.server) > 1 else f"in round {max(run.server)} only"
+    where = f"in {run.server.seen:,} rounds" if run.server.seen > 1 else f"in round {max(run.server)} only"
     samples = last["samples"]
     data = f"on {count(int(samples), 'sample')} of its own" if samples is not None else "on data of its own"
     aim = AIMS.get(last["what"], "")
-    spent = [seconds for r in run.server if (seconds := run.server[r]["seconds"]) is not None and seconds >= 0]
-    time = f" It took {duration(sum(spent))} in all." if spent else ""
+    spent = run.costs.total("serving")
+    time = f" It took {duration(spent)} in all." if spent is not None and spent >= 0 else ""
     return f"The server trained {where}, {data}{', ' + aim if aim else ''}.{time}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedreel.report.charts import Chart, Line, line_chart
 from fedreel.report.markup import Html, el, finite, number
-from fedreel.report.read import Run
+from fedreel.report.run import Run
 
 _ABOUT = {
     "client": "whatever one client's data are, what this run has given away would be about as likely without them",

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedreel.report.charts import share_chart
 from fedreel.report.markup import Html, count, el, finite, number, quantity, score, table
-from fedreel.report.read import Run
+from fedreel.report.run import Run
 
 MOST = 100  # clients in the table
 EXPLAINED = (

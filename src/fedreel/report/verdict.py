@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedreel.report.markup import Html, count, el, finite, lower_is_better, score
-from fedreel.report.read import Run
+from fedreel.report.run import Run
 
 TESTS = 3  # in a row whose mean is compared: one test alone may be a stroke of luck
 NOISE = 3.0  # times the usual change by chance between two tests: of curves of mere noise 3 in 100 are called falling

@@ -1,10 +1,12 @@
-"""Checkpoints: safetensors + JSON in a folder that appears whole or not at all."""
+"""Checkpoints: safetensors + JSON in a folder that appears whole or not at all. What only grows, and models that do not
+change any more, lie beside these folders and are written once."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from fedreel.core.pool import Roll
 from fedreel.core.server import ServerState
+from fedreel.core.version import Version
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.errors import RunError
 from fedreel.machine.files import new_folder
 from fedreel.machine.records import parse_json
+from fedreel.runs.written_once import Names, Versions, packed
 
 _KEEP = 2
 _DAMAGE = (
@@ -33,38 +38,47 @@ class Snapshot:
     round: int
     tensors: dict[str, Tensor]
     content: dict[str, Any]
+    versions: dict[str, Version] = field(default_factory=dict)
+    trained: Roll = field(default_factory=Roll)  # it goes on growing: `content` says how many names count
 
     @staticmethod
     def of(progress: ServerState, marks: dict[str, int]) -> Snapshot:
         """`marks` are positions in other files of the run (how long the metrics were at this moment)."""
         tensors: dict[str, Tensor] = {}
-        layouts: dict[str, list] = {}
+        aside = _Aside(tensors)
         state = {
             "round": progress.round,
-            "models": _strip(progress.models, "models", tensors, layouts),
-            "memory": _strip(progress.memory, "memory", tensors, layouts),
+            "models": aside.strip(progress.models, "models"),
+            "memory": aside.strip(progress.memory, "memory"),
             "totals": dict(progress.totals),
             "refused": dict(progress.refused),
             "metrics": dict(progress.metrics),
-            "trained": sorted(progress.trained),
+            "trained": len(progress.trained),
             "marks": marks,
         }
-        return Snapshot(progress.round, tensors, {"state": state, "layouts": layouts})
+        content = {"state": state, "layouts": aside.layouts, "versions": [*aside.versions]}
+        return Snapshot(progress.round, tensors, content, aside.versions, progress.trained)
 
 
 class Checkpoints:
-    """Numbered folders; the newest that can be read counts, one older is kept in reserve."""
+    """Numbered folders; the newest that can be read counts, one older is kept in reserve. Beside them lie the versions
+    of models that they name, and the names of clients that have trained, of which each checkpoint has the first so
+    many."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self._versions = folder, Versions(folder / "versions")
+        self._names = Names(folder / "trained.jsonl")
 
     def save(self, snapshot: Snapshot) -> None:
         """Write it: afterwards it is there whole and durable, or, after an error, not at all."""
+        self._versions.write(snapshot.versions)
+        self._names.write(snapshot.trained, snapshot.content["state"]["trained"])
         with new_folder(self.folder / f"{snapshot.round:06d}") as temp:
             save_file(snapshot.tensors, temp / "tensors.safetensors")
             (temp / "state.json").write_text(json.dumps(snapshot.content))
         for old in self._numbers()[:-_KEEP]:
             shutil.rmtree(self.folder / f"{old:06d}", ignore_errors=True)
+        self._versions.forget([self.folder / f"{number:06d}" for number in self._numbers()])
 
     def load(self, device: torch.device) -> tuple[ServerState, dict[str, int]] | None:
         """The newest readable checkpoint, or None if there is none at all."""
@@ -72,7 +86,7 @@ class Checkpoints:
         for number in reversed(self._numbers()):
             path = self.folder / f"{number:06d}"
             try:
-                return _read(path, device)
+                return self._read(path, device)
             except _DAMAGE as error:
                 problems.append(f"{path.name}: {type(error).__name__}: {error}")
         if problems:
@@ -87,54 +101,74 @@ class Checkpoints:
     def _numbers(self) -> list[int]:
         return sorted(int(p.name) for p in self.folder.glob("*") if p.name.isdecimal() and p.name.isascii())
 
-
-def _read(path: Path, device: torch.device) -> tuple[ServerState, dict[str, int]]:
-    tensors = load_file(path / "tensors.safetensors", device=str(device))
-    content = parse_json((path / "state.json").read_text())
-    state = content["state"]
-    layouts = {i: Layout(TensorInfo.from_row(row) for row in rows) for i, rows in content["layouts"].items()}
-    models, memory = (_restore(state[part], tensors, layouts) for part in ("models", "memory"))
-    counts = {name: state[name] for name in ("totals", "refused", "metrics")}
-    progress = ServerState(state["round"], models, memory, **counts, trained={*state["trained"]})
-    return progress, state["marks"]
-
-
-def _strip(value: Any, path: str, tensors: dict[str, Tensor], layouts: dict[str, list]) -> Any:
-    """Plain JSON of a nested value; weights and tensors go aside under their path."""
-    if isinstance(value, Weights):
-        layouts.setdefault(value.layout.id, [t.row() for t in value.layout.tensors])
-        own = value.clone().to("cpu")  # the same weights may be held twice; a file's tensors must not share memory
-        tensors.update({f"{path}/{n}": t for n, t in own.items()})
-        return {"$weights": path, "layout": value.layout.id}
-    if isinstance(value, Tensor):
-        tensors[path] = value.detach().clone().cpu().contiguous()
-        return {"$tensor": path}
-    if isinstance(value, dict):
-        return {"$dict": [[k, _strip(v, f"{path}/{k}", tensors, layouts)] for k, v in value.items()]}
-    if isinstance(value, list | tuple):
-        return [_strip(v, f"{path}/{i}", tensors, layouts) for i, v in enumerate(value)]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError(
-        f"the server's memory holds a {type(value).__name__} at {path}: only numbers, text, lists, dicts,"
-        " tensors and weights can be checkpointed"
-    )
+    def _read(self, path: Path, device: torch.device) -> tuple[ServerState, dict[str, int]]:
+        tensors = load_file(path / "tensors.safetensors", device=str(device))
+        content = parse_json((path / "state.json").read_text())
+        state = content["state"]
+        layouts = {i: Layout(TensorInfo.from_row(row) for row in rows) for i, rows in content["layouts"].items()}
+        back = _Back(tensors, layouts, lambda name, layout: self._versions.read(name, layout, device))
+        models, memory = (back.restore(state[part]) for part in ("models", "memory"))
+        counts = {name: state[name] for name in ("totals", "refused", "metrics")}
+        trained = state["trained"]  # a list in checkpoints of earlier versions
+        trained = Roll(trained) if isinstance(trained, list) else self._names.read(trained)
+        return ServerState(state["round"], models, memory, **counts, trained=trained), state["marks"]
 
 
-def _restore(value: Any, tensors: dict[str, Tensor], layouts: dict[str, Layout]) -> Any:
-    if isinstance(value, list):
-        return [_restore(v, tensors, layouts) for v in value]
-    if not isinstance(value, dict):
-        return value
-    if "$tensor" in value:
-        return tensors[value["$tensor"]]
-    if "$dict" in value:
-        return {k: _restore(v, tensors, layouts) for k, v in value["$dict"]}
-    layout = layouts[value["layout"]]
-    device = next(iter(tensors.values())).device if tensors else "cpu"
-    found = {n: tensors[f"{value['$weights']}/{n}"] for n in layout.place}
-    if any(found[n].shape != t.shape for n, (t, _) in layout.place.items()):
-        raise ValueError(f"the tensors of {value['$weights']} have other shapes than their layout says")
-    weights = Weights.zeros(layout, device)
-    weights.fill(found)
-    return weights
+@dataclass(frozen=True)
+class _Aside:
+    """What of a state is no JSON, and goes aside."""
+
+    tensors: dict[str, Tensor]
+    layouts: dict[str, list] = field(default_factory=dict)
+    versions: dict[str, Version] = field(default_factory=dict)
+
+    def strip(self, value: Any, path: str) -> Any:
+        """Plain JSON of a nested value; weights and tensors go aside under their path, versions under their name."""
+        if isinstance(value, Version):
+            self.versions[value.name] = value
+            return {"$version": value.name, "layout": self._layout(value.weights)}
+        if isinstance(value, Weights):
+            own = value.clone().to("cpu")  # the same weights may be held twice; a file's tensors must not share memory
+            self.tensors.update({f"{path}/{n}": t for n, t in own.items()})
+            return {"$weights": path, "layout": self._layout(value)}
+        if isinstance(value, Tensor):
+            self.tensors[path] = value.detach().clone().cpu().contiguous()
+            return {"$tensor": path}
+        if isinstance(value, dict):
+            return {"$dict": [[k, self.strip(v, f"{path}/{k}")] for k, v in value.items()]}
+        if isinstance(value, list | tuple):
+            return [self.strip(v, f"{path}/{i}") for i, v in enumerate(value)]
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        raise TypeError(
+            f"the server's memory holds a {type(value).__name__} at {path}: only numbers, text, lists, dicts,"
+            " tensors and weights can be checkpointed"
+        )
+
+    def _layout(self, weights: Weights) -> str:
+        self.layouts.setdefault(weights.layout.id, [t.row() for t in weights.layout.tensors])
+        return weights.layout.id
+
+
+@dataclass(frozen=True)
+class _Back:
+    """Puts together again what went aside."""
+
+    tensors: dict[str, Tensor]
+    layouts: dict[str, Layout]
+    version: Callable[[str, Layout], Version]
+
+    def restore(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self.restore(v) for v in value]
+        if not isinstance(value, dict):
+            return value
+        if "$tensor" in value:
+            return self.tensors[value["$tensor"]]
+        if "$dict" in value:
+            return {k: self.restore(v) for k, v in value["$dict"]}
+        layout = self.layouts[value["layout"]]
+        if "$version" in value:
+            return self.version(value["$version"], layout)
+        device = next(iter(self.tensors.values())).device if self.tensors else torch.device("cpu")
+        return packed({n: self.tensors[f"{value['$weights']}/{n}"] for n in layout.place}, layout, device)

@@ -28,6 +28,7 @@ from fedreel.core.engine import Engine
 from fedreel.core.federation import Federation
 from fedreel.core.job import Job, check_fit, make_method, make_server_training, make_task, resolved
 from fedreel.core.method import Method
+from fedreel.core.pool import plainly, told
 from fedreel.core.privacy import check_private, make_disclosure
 from fedreel.core.secure.rules import check_sums
 from fedreel.core.server import GLOBAL, ServerState, Watcher
@@ -70,9 +71,10 @@ def run(
     quiet: bool = False,
     task: Task | None = None,
     method: Method | None = None,
+    watching: Sequence[Callable[[Path], Watcher]] = (),
 ) -> Result:
     """Run a recipe into the folder `out`, all but its report, which `fedreel.api.run` adds. `task` and `method` may be
-    given as objects, registered or not."""
+    given as objects, registered or not; `watching` are further watchers, made when the folder has its files."""
     out = Path(out)
     device = pick_device(recipe.device)
     task, method = task or make_task(recipe), method or make_method(recipe)
@@ -89,7 +91,7 @@ def run(
         if folder.complete:
             return Result(out, read_summary(out))
         job = Job(recipe, task, method, device, out, folder.id, folder.start)
-        trackers = find_trackers(recipe.track)
+        trackers = [*find_trackers(recipe.track), *watching]
         title, rounds = recipe.system or recipe.method["name"], recipe.round.rounds
         with closing(start_engine(job)) as started, folder.writing(), closing(Now(out, rounds)) as now:
             engine = attacked(started, recipe)
@@ -126,18 +128,18 @@ def run(
 
 def _conditions(engine: Engine) -> dict[str, str]:
     """What a run's numbers depend on beside its recipe."""
-    clients = json.dumps([engine.clients, engine.describe()], sort_keys=True)
+    clients = json.dumps([engine.clients, engine.describe()], sort_keys=True, default=plainly)
     data = hashlib.sha256(clients.encode()).hexdigest()[:12]
     return {"fedreel": __version__, "torch": torch.__version__, "clients and how many samples they have": data}
 
 
-def _introduce(fed: Federation, told: dict[str, Any], folder: RunDir, why: str) -> None:
-    """What a run says before its first round, or before it goes on; `told` is about the clients' data, `why` about an
-    engine that was chosen for it."""
+def _introduce(fed: Federation, described: dict[str, Any], folder: RunDir, why: str) -> None:
+    """What a run says before its first round, or before it goes on; `described` is about the clients' data, `why`
+    about an engine that was chosen for it."""
     if fed.round == 0:
-        fed.record("partition", **told)
-        if "attack" in told:
-            fed.record("note", text=told["attack"])
+        fed.record("partition", **told(described))
+        if "attack" in described:
+            fed.record("note", text=described["attack"])
     if why:
         fed.record("note", text=why)
     for text in folder.changed:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreel.errors import RunError
-from fedreel.runs.reading import read_metrics, read_summary
+from fedreel.runs.reading import read_progress, read_summary
 from fedreel.sites.server import ServerFolder
 
 
@@ -109,8 +109,5 @@ def _job(note: dict[str, Any]) -> Submitted:
         return Submitted(out, "finished", rounds, received, sent, epsilon=summary.get("privacy", {}).get("epsilon"))
     if not (out / "metrics.jsonl").exists():
         return Submitted(out, "missing", 0)
-    rows = [*read_metrics(out, "train")]
-    received, sent = (sum(int(row.get(key, 0)) for row in rows) for key in ("bytes_up", "bytes_down"))
-    spent = max((float(row["epsilon"]) for row in read_metrics(out, "privacy")), default=None)
-    done = max((row["round"] for row in rows), default=0)
-    return Submitted(out, "not finished", done, received, sent, epsilon=spent)
+    done = read_progress(out)
+    return Submitted(out, "not finished", done.round, done.bytes_up, done.bytes_down, epsilon=done.epsilon)

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from fedreel.machine.alive import alive
+from fedreel.machine.tail import from_the_end
 from fedreel.report.markup import finite
-from fedreel.report.read import Run, add_metrics, read_settings
+from fedreel.report.read import read_settings
+from fedreel.report.run import Run, add_metrics
 from fedreel.ui.places import leads_out, speakable
-from fedreel.ui.tail import from_the_end
 
 DEPTH = 4  # folders within folders
 PACE = 5  # rounds by which the time left is told

@@ -16,7 +16,7 @@ from fedreel.config import DataConfig, parse_value
 from fedreel.errors import DataError, FedreelError, RecipeError
 from fedreel.report.clients import partition as draw_partition
 from fedreel.report.markup import Html, count, el, short
-from fedreel.report.read import Run, add_metrics
+from fedreel.report.run import Run, add_metrics
 from fedreel.report.shell import section
 from fedreel.ui.files import address_of
 from fedreel.ui.page import address, button, page, styled, told

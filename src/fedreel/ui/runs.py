@@ -17,7 +17,8 @@ from fedreel.report.charts import Chart, Line, line_chart
 from fedreel.report.compare import COSTS, cell_text, compare_table
 from fedreel.report.markup import Html, duration, el, finite, quantity, score, short, table
 from fedreel.report.page import draw
-from fedreel.report.read import Run, read_run, read_settings
+from fedreel.report.read import read_run, read_settings
+from fedreel.report.run import Run
 from fedreel.report.shell import section
 from fedreel.ui.board import Row
 from fedreel.ui.jobs import RUNNING, WAITING, Job

@@ -10,17 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedreel.machine.tail import Record, Tail
 from fedreel.report.clients import client_table
 from fedreel.report.curves import costs, curves
+from fedreel.report.digest import begin
 from fedreel.report.exchange import departures, refusals
 from fedreel.report.markup import Html, count, duration, el, natural, short
 from fedreel.report.overview import tiles
 from fedreel.report.page import notes
-from fedreel.report.read import Ledger, Run, add_ledger, add_metrics, read_settings
+from fedreel.report.read import read_settings
+from fedreel.report.run import Ledger, Run, add_ledger, add_metrics
 from fedreel.ui.board import read_now, stamps, time_left
 from fedreel.ui.page import styled
 from fedreel.ui.streams import pace
-from fedreel.ui.tail import Record, Tail
 
 MOST_CLIENTS = 400
 KINDS = {"train": "training", "evaluate": "testing", "ask": "answering", "secure": "summing securely"}
@@ -47,9 +49,10 @@ class Watched:
 
     def _begin(self) -> None:
         self.run = Run(self.folder)
-        self.run.ledger = Ledger()
+        marks = begin(self.run)
+        self.run.ledger = self.run.ledger or Ledger()
         self.now: dict[str, Any] = {}
-        self._metrics, self._ledger = Tail(self.folder / "metrics.jsonl"), Tail(self.folder / "ledger.jsonl")
+        self._metrics, self._ledger = (Tail(self.folder / name, mark.at) for name, mark in marks.items())
         self._drawn: dict[str, Html] = {}
         self._seen: object = None
         self._asked: object = None

@@ -15,8 +15,8 @@ BLOCK, LARGE = 1 << 14, 1 << 22
 class Tail:
     """Whole lines that have come since the last look. If the file was `cut` back, begin with another Tail."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.at = path, 0
+    def __init__(self, path: Path, at: int = 0) -> None:
+        self.path, self.at = path, at
 
     def cut(self) -> bool:
         """Whether the file is shorter than what was read of it."""
