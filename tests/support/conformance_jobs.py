@@ -159,12 +159,8 @@ def recipe_of(case: Case, data: Path, engine: dict[str, Any], rounds: int) -> Re
         round=RoundConfig(rounds=rounds, evaluate_every=case.evaluate_every, fraction=share, min_answers=needed),
         secure=SecureConfig(sums=case.secure),
         transfer=case.transfer,
-<<<<<<< HEAD
         privacy=case.privacy and replace(case.privacy, seeded=engine["name"] != "flower"),  # sites take no other
-        world=WorldConfig(drop=0.2) if case.method in NEEDS_CLOCK else None,
-=======
         world=WorldConfig(drop=0.2) if late else None,
->>>>>>> scale
     )
 
 
