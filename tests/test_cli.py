@@ -68,13 +68,13 @@ def refused(*args: object) -> str:
 
 
 @pytest.mark.parametrize("own", ["", "0"])
-def test_freed_memory_is_kept_for_the_next_step_unless_the_user_says_otherwise(own: str) -> None:
-    """What torch's allocator reads must be there before torch is."""
-    code = "import fedreel, os, sys; print(os.environ['MIMALLOC_PURGE_DELAY'], 'torch' in sys.modules)"
-    others = {name: value for name, value in os.environ.items() if name != "MIMALLOC_PURGE_DELAY"}
-    env = {**others, **({"MIMALLOC_PURGE_DELAY": own} if own else {})}
+def test_what_torch_s_libraries_read_is_there_before_torch_and_a_user_s_own_stays(own: str) -> None:
+    names = ("MIMALLOC_PURGE_DELAY", "GOMP_SPINCOUNT")
+    code = f"import fedreel, os, sys; print(*(os.environ[n] for n in {names}), 'torch' in sys.modules)"
+    env = {name: value for name, value in os.environ.items() if name not in names}
+    env |= dict.fromkeys(names, own) if own else {}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [own or "10000", "False"]
+    assert done.stdout.split() == [*[own or "10000"] * 2, "False"]
 
 
 def test_help_and_the_reading_commands_do_not_import_torch(runs: list[Path], tmp_path: Path) -> None:
