@@ -1,9 +1,13 @@
 """The engine `processes`: how well it uses cores, against `local`, and beside other programs. A table and one line of
 JSON for each part.
 
-    python bench/processes.py cnn      # pfl's CNN job on 1, 2, 4 ... workers: efficiency against one
-    python bench/processes.py recipes  # the default recipes of the five systems on `processes`, against `local`
-    python bench/processes.py busy     # the same recipes on both engines beside two busy loops, against quiet
+    python bench/processes.py cnn              # pfl's CNN job on 1, 2, 4 ... workers: efficiency against one
+    python bench/processes.py recipes          # the five systems' default recipes on `processes`, against `local`
+    python bench/processes.py busy --rounds 3  # the same recipes on `processes` beside two busy loops, against quiet
+
+Each run of a recipe is printed when it has ended. With --keep FILE --minutes 6 a command ends soon after so many
+minutes, and the same command goes on with what is missing. --before SRC times `local` as another version has it, whose
+sources lie in SRC (git worktree add OLD COMMIT; --before OLD/src).
 
 Efficiency is (clients a second on n workers) / (n times those on one worker). Equal clients that do not divide evenly
 among workers leave some idle at the end of a round: `at most` is what that leaves.
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -26,7 +31,9 @@ from pathlib import Path
 
 BENCH = Path(__file__).resolve().parent
 SYSTEMS = ("cfedvs", "fedlid", "fedvmr", "fedvssl", "fsar")
+ENGINES = ("local", "processes")
 LOOPS = 2  # busy programs
+BEGAN = time.monotonic()
 
 
 def main() -> None:
@@ -46,8 +53,16 @@ def parse_arguments() -> argparse.Namespace:
         "--rounds", type=int, default=0, help="cnn: timed rounds (1); else rounds of each recipe (its own)"
     )
     parser.add_argument("--recipes", default=SYSTEMS, type=lambda text: text.split(","))
+    parser.add_argument("--engines", default=ENGINES[1:], type=lambda text: text.split(","), help="busy: which")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each, in turn; the fastest counts")
+    parser.add_argument("--before", type=Path, metavar="SRC", help="recipes: `local` is that of these sources")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="what has been timed, to go on from")
+    parser.add_argument("--minutes", type=float, default=0, help="no recipe begins after so many; needs --keep")
     given = parser.parse_args()
+    if given.minutes and not given.keep:
+        parser.error("--minutes ends early: say by --keep FILE where to go on from")
+    if given.before and not (given.before / "fedreel").is_dir():
+        parser.error(f"--before wants a folder that holds fedreel/, and {given.before} does not")
     if min(given.workers) < 1 or given.clients < 1 or given.repeat < 1 or given.rounds < 0:
         parser.error("--workers, --clients and --repeat must be at least 1, --rounds at least 0")
     return given
@@ -88,50 +103,60 @@ def cnn(given: argparse.Namespace, folder: Path) -> None:
 
 
 def recipes(given: argparse.Namespace, folder: Path) -> None:
-    warm_up(given, folder)
-    seconds = time_recipes(given, folder)
-    rows = {name: seconds["processes"][name] / seconds["local"][name] for name in given.recipes}
-    together = sum(seconds["processes"].values()) / sum(seconds["local"].values())
+    seconds = time_recipes(given, folder, ENGINES)
+    local, processes = (seconds[engine] for engine in ENGINES)
+    rows = {name: processes[name] / local[name] for name in given.recipes}
+    together = sum(processes.values()) / sum(local.values())
     print(f"{'recipe':<12}{'local s':>10}{'processes s':>13}{'ratio':>8}")
     for name, ratio in rows.items():
-        print(f"{name:<12}{seconds['local'][name]:>10.1f}{seconds['processes'][name]:>13.1f}{ratio:>8.2f}")
-    print(f"{'together':<12}{'':>23}{together:>8.2f}")
-    print(json.dumps({"bench": "processes recipes", "seconds": seconds, "ratios": rows, "together": together}))
+        print(f"{name:<12}{local[name]:>10.1f}{processes[name]:>13.1f}{ratio:>8.2f}")
+    print(f"{'together':<12}{sum(local.values()):>10.1f}{sum(processes.values()):>13.1f}{together:>8.2f}")
+    told = {"rounds": given.rounds or "the recipes' own", "local_is_of_another_version": bool(given.before)}
+    print(json.dumps({"bench": "processes recipes", **told, "seconds": seconds, "ratios": rows, "together": together}))
 
 
 def busy(given: argparse.Namespace, folder: Path) -> None:
-    warm_up(given, folder)
-    quiet = time_recipes(given, folder)
+    quiet = time_recipes(given, folder, given.engines)
     with busy_loops(LOOPS):
-        beside = time_recipes(given, folder)
+        beside = time_recipes(given, folder, given.engines, f"beside {LOOPS} loops")
     slower = {engine: sum(beside[engine].values()) / sum(quiet[engine].values()) for engine in quiet}
     print(f"{'engine':<12}{'quiet s':>10}{f'beside {LOOPS} s':>12}{'ratio':>8}")
     for engine, ratio in slower.items():
         print(f"{engine:<12}{sum(quiet[engine].values()):>10.1f}{sum(beside[engine].values()):>12.1f}{ratio:>8.2f}")
-    print(json.dumps({"bench": "processes busy", "quiet": quiet, "beside": beside, "slower": slower}))
+    told = {"rounds": given.rounds or "the recipes' own", "quiet": quiet, "beside": beside, "slower": slower}
+    print(json.dumps({"bench": "processes busy", **told}))
 
 
-def warm_up(given: argparse.Namespace, folder: Path) -> None:
-    """Data are generated and features kept before anything is timed."""
-    for name in given.recipes:
-        run_recipe(name, "local", folder / f"warm-{name}", 1)
-
-
-def time_recipes(given: argparse.Namespace, folder: Path) -> dict[str, dict[str, float]]:
-    """Seconds of each recipe, as commands, from their start to their end; engines in turn."""
-    seconds: dict[str, dict[str, float]] = {"local": {}, "processes": {}}
-    for _ in range(given.repeat):
-        for name in given.recipes:
-            for engine, found in seconds.items():
-                out = Path(tempfile.mkdtemp(dir=folder)) / "run"
-                found[name] = min(run_recipe(name, engine, out, given.rounds), found.get(name, math.inf))
+def time_recipes(
+    given: argparse.Namespace, folder: Path, engines: Sequence[str], beside: str = "quiet"
+) -> dict[str, dict[str, float]]:
+    """Seconds of each recipe, as commands, from their start to their end; engines in turn. Data are generated and
+    features kept before anything is timed."""
+    seconds: dict[str, dict[str, float]] = {engine: {} for engine in engines}
+    kept: dict[str, float] = json.loads(given.keep.read_text()) if given.keep and given.keep.exists() else {}
+    warm: set[tuple[str, str]] = set()
+    for number, name, engine in itertools.product(range(given.repeat), given.recipes, engines):
+        source = str(given.before or "") if engine == "local" else ""
+        key = f"{name} on {engine}, {beside}, rounds {given.rounds}, number {number}" + " of before" * bool(source)
+        if key not in kept:
+            if given.minutes and time.monotonic() - BEGAN > 60 * given.minutes:
+                sys.exit(f"{given.minutes:g} minutes are over: the same command goes on with {key}")
+            if (name, source) not in warm:
+                run_recipe(name, engine, folder / f"warm-{len(warm)}", 1, source)
+                warm.add((name, source))
+            kept[key] = run_recipe(name, engine, Path(tempfile.mkdtemp(dir=folder)) / "run", given.rounds, source)
+            print(f"{key}: {kept[key]:.1f} s", file=sys.stderr, flush=True)
+            if given.keep:
+                given.keep.write_text(json.dumps(kept, indent=1))
+        seconds[engine][name] = min(kept[key], seconds[engine].get(name, math.inf))
     return seconds
 
 
-def run_recipe(name: str, engine: str, out: Path, rounds: int) -> float:
+def run_recipe(name: str, engine: str, out: Path, rounds: int, source: str = "") -> float:
     command = ["-m", "fedreel", "run", name, "--engine", engine, "--device", "cpu", "--out", out]
     began = time.perf_counter()
-    run_python([*command, *(["--set", f"round.rounds={rounds}"] if rounds else [])])
+    wanted = ["--set", f"round.rounds={rounds}"] if rounds else []
+    run_python([*command, *wanted], {"PYTHONPATH": source} if source else {})
     return time.perf_counter() - began
 
 

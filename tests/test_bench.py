@@ -95,8 +95,13 @@ def test_what_the_engines_are_timed_on_is_the_same_job(tmp_path: Path) -> None:
 
 
 def test_recipes_are_timed_on_both_engines(tmp_path: Path) -> None:
+    """What was timed before is not timed again: of `local` as kept, one hour."""
     job_file(tmp_path / "job.toml", toy_recipe(rounds=1))
+    name, keep = str(tmp_path / "job.toml"), tmp_path / "kept.json"
+    keep.write_text(json.dumps({f"{name} on local, quiet, rounds 1, number 0": 3600.0}))
     with mock.patch.dict("os.environ", {"PYTHONPATH": environment()["PYTHONPATH"]}):
-        found = last_line("processes.py", "recipes", "--recipes", str(tmp_path / "job.toml"), "--rounds", "1")
+        found = last_line("processes.py", "recipes", "--recipes", name, "--rounds", "1", "--keep", str(keep))
     assert found["seconds"].keys() == {"local", "processes"}
-    assert [*found["ratios"]] == [str(tmp_path / "job.toml")]
+    assert found["seconds"]["local"][name] == 3600
+    assert found["ratios"][name] == found["seconds"]["processes"][name] / 3600
+    assert len(json.loads(keep.read_text())) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -64,6 +65,16 @@ def refused(*args: object) -> str:
 
 
 # help and lists
+
+
+@pytest.mark.parametrize("own", ["", "0"])
+def test_what_torch_s_libraries_read_is_there_before_torch_and_a_user_s_own_stays(own: str) -> None:
+    names = ("MIMALLOC_PURGE_DELAY", "GOMP_SPINCOUNT")
+    code = f"import fedreel, os, sys; print(*(os.environ[n] for n in {names}), 'torch' in sys.modules)"
+    env = {name: value for name, value in os.environ.items() if name not in names}
+    env |= dict.fromkeys(names, own) if own else {}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [*[own or "10000"] * 2, "False"]
 
 
 def test_help_and_the_reading_commands_do_not_import_torch(runs: list[Path], tmp_path: Path) -> None:

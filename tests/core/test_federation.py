@@ -174,6 +174,21 @@ def test_a_chain_waits_only_for_its_own_predecessor(tmp_path: Path) -> None:
     assert log.index("-c7") < log.index("-c0") < log.index("+c1")
 
 
+def test_a_chain_goes_on_while_the_method_looks_at_what_came(tmp_path: Path) -> None:
+    engines = []
+
+    def wrap(inner: LocalEngine) -> Concurrent:
+        engines.append(Concurrent(inner, lambda waiting: 0))
+        return engines[-1]
+
+    def body(fed: Federation) -> None:
+        for update in fed.train_chains([["c0", "c1", "c2"]], fed.weights):
+            engines[0].log.append(f"seen {update.client}")
+
+    in_a_round(tmp_path, body, wrap=wrap)
+    assert engines[0].log[:9] == ["+c0", "-c0", "+c1", "seen c0", "-c1", "+c2", "seen c1", "-c2", "seen c2"]
+
+
 def test_several_models_go_to_a_client_that_chooses(tmp_path: Path) -> None:
     """IFCA in small: two models, the client trains the one with the lower loss."""
 

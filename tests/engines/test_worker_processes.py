@@ -168,6 +168,16 @@ def test_what_another_order_waits_for_is_handed_out_at_once(tmp_path: Path) -> N
         assert engine.next() is None
 
 
+def test_what_follows_in_a_chain_begins_before_it_is_asked_for(tmp_path: Path) -> None:
+    with closing(scripted(tmp_path, 2)) as engine:
+        first, second = wanted(engine, "c0", "c1")
+        engine.submit(replace(first, awaited=True))
+        engine.next()
+        engine.submit(second)
+        until(lambda: "c1" in (tmp_path / "worked").read_text())
+        assert engine.next().client == "c1"
+
+
 def test_the_longest_come_first(tmp_path: Path) -> None:
     """c0 has 8 points, each further client four more."""
     with closing(scripted(tmp_path, 1)) as engine:

@@ -311,22 +311,23 @@ class Federation(Server):
         lost: list[tuple[Chain, str]],
     ) -> Iterator[Reply]:
         waiting = deque(lane for lane in lanes if lane.clients)
-        places = [[(i, p) for p in range(len(lane.clients))] for i, lane in enumerate(lanes)]
-        sequence = sorted((p, i) for lane in places for i, p in lane)
+        sequence = sorted((p, i) for i, lane in enumerate(lanes) for p in range(len(lane.clients)))
         index, position = {id(lane): i for i, lane in enumerate(lanes)}, [0] * len(lanes)
         under_way: dict[tuple[int, int], Chain] = {}
         results: dict[tuple[int, int], Reply | None] = {}
         at = 0
-        while at < len(sequence):
+
+        def send() -> None:
             while waiting and len(under_way) < self._engine.slots:
                 lane = waiting.popleft()
                 under_way[self._order(kind, lane, args, question)] = lane
+
+        send()
+        while at < len(sequence):
             result = self._engine.next()
             if result is None:  # the engine lost them
-                for key, lane in under_way.items():
-                    result = Failure(*key, lane.clients[0], "error", "the engine lost this order")
-                    break
-            assert result is not None
+                key, lane = next(iter(under_way.items()))
+                result = Failure(*key, lane.clients[0], "error", "the engine lost this order")
             failure = result if isinstance(result, Failure) else self._admission.judge(result)
             key = (result.round, result.step)
             if failure is not None:
@@ -336,8 +337,7 @@ class Federation(Server):
                     continue
                 self._admission.close(key)
             lane = under_way.pop(key)
-            client = lane.clients.popleft()
-            i = index[id(lane)]
+            client, i = lane.clients.popleft(), index[id(lane)]
             self.tell_state(client, "done" if failure is None else "failed")
             if failure is not None:
                 lost.append((lane, client))
@@ -351,6 +351,7 @@ class Federation(Server):
             position[i] += 1
             if lane.clients:
                 waiting.append(lane)
+            send()  # a chain goes on while the method looks at what came
             while at < len(sequence) and sequence[at] in results:
                 ready = results.pop(sequence[at])
                 at += 1

@@ -12,6 +12,7 @@ from fedreel.config import check_ranges
 from fedreel.fields import ModelName
 from fedreel.models.backbone import Backbone, BackboneConfig, Clips, Published
 from fedreel.models.classifier import Convolved
+from fedreel.models.convolution import Conv3d
 from fedreel.models.group_norm import NormKind
 from fedreel.models.pretrained import load_pretrained
 
@@ -61,7 +62,7 @@ class R3D(Backbone):
         self.out_channels = 8 * width
         size, zeros = (3, stem_size, stem_size), (1, stem_size // 2, stem_size // 2)
         self.stem = Convolved(
-            nn.Conv3d(3, width, size, config.stem_stride, zeros, bias=False), BatchNorm(width, eps=bn_eps)
+            Conv3d(3, width, size, config.stem_stride, zeros, bias=False), BatchNorm(width, eps=bn_eps)
         )
         self.layer1 = _stage(width, width, blocks[0], (1, 1, 1), bn_eps)
         self.layer2 = _stage(width, 2 * width, blocks[1], (2, 2, 2), bn_eps)
@@ -110,9 +111,9 @@ class BasicBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: Stride, bn_eps: float) -> None:
         super().__init__()
         self.conv1 = Convolved(
-            nn.Conv3d(inputs, outputs, 3, stride=stride, padding=1, bias=False), BatchNorm(outputs, eps=bn_eps)
+            Conv3d(inputs, outputs, 3, stride=stride, padding=1, bias=False), BatchNorm(outputs, eps=bn_eps)
         )
-        self.conv2 = Convolved(nn.Conv3d(outputs, outputs, 3, padding=1, bias=False), BatchNorm(outputs, eps=bn_eps))
+        self.conv2 = Convolved(Conv3d(outputs, outputs, 3, padding=1, bias=False), BatchNorm(outputs, eps=bn_eps))
         self.downsample: Convolved | None = None
         if inputs != outputs or stride != (1, 1, 1):
             self.downsample = Convolved(

@@ -13,6 +13,7 @@ from fedreel.fields import ModelName
 from fedreel.kernels.norm import normed
 from fedreel.models.backbone import Backbone, BackboneConfig, Images
 from fedreel.models.classifier import Convolved
+from fedreel.models.convolution import Conv2d
 from fedreel.models.group_norm import NormKind
 from fedreel.models.pretrained import load_pretrained
 
@@ -71,7 +72,7 @@ class ResNet(Backbone):
         width, blocks = config.width, config.blocks
         block = Bottleneck if config.bottleneck else BasicBlock
         kernel, stride = (3, 1) if config.small_stem else (7, 2)
-        self.conv1 = nn.Conv2d(3, width, kernel, stride=stride, padding=kernel // 2, bias=False)
+        self.conv1 = Conv2d(3, width, kernel, stride=stride, padding=kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.maxpool = nn.Identity() if config.small_stem else nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
         inner, out = width, block.expansion * width
@@ -94,7 +95,7 @@ class BasicBlock(nn.Module):
 
     def __init__(self, inputs: int, inner: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, inner, 3, stride=stride, padding=1, bias=False)
+        self.conv1 = Conv2d(inputs, inner, 3, stride=stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(inner)
         self.conv2 = nn.Conv2d(inner, inner, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(inner)
@@ -115,7 +116,7 @@ class Bottleneck(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, inner, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(inner)
-        self.conv2 = nn.Conv2d(inner, inner, 3, stride=stride, padding=1, bias=False)
+        self.conv2 = Conv2d(inner, inner, 3, stride=stride, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(inner)
         self.conv3 = nn.Conv2d(inner, 4 * inner, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(4 * inner)

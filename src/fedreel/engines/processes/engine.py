@@ -87,6 +87,7 @@ class ProcessesEngine(LocalEngine):
         self._forecast = Forecast(worker.population.describe())
         self._homes: dict[str, int] = {}  # which worker a client was last worked for by: it may have its data in memory
         self._selector = selectors.DefaultSelector()
+        self._goes_on = False  # what was handed out last is what another order has been waiting for
 
     @classmethod
     def begin(cls, job: Job, keep_trained: bool = False, workers: int = 0) -> ProcessesEngine:
@@ -105,6 +106,9 @@ class ProcessesEngine(LocalEngine):
         torch.set_num_threads(1)
         self._open[order.key] = order
         bisect.insort(self._waiting, (-self._forecast.seconds(order), order.key))
+        if self._goes_on and not self._works_alone():  # else the longest of all that are about to come goes out first
+            self._give_out()
+        self._goes_on = False
 
     def next(self) -> Result | None:
         while self._open:
@@ -154,6 +158,7 @@ class ProcessesEngine(LocalEngine):
     def _hand_out(self, key: Key) -> Result:
         outcome, order = self._outcomes.pop(key), self._open.pop(key)
         self._shared.release(key)
+        self._goes_on = order.awaited
         if not self._open:
             torch.set_num_threads(self._threads)
         reply = outcome.result
