@@ -22,11 +22,20 @@ from fedreel.core.update import TRAIN, Failure, Order, Update
 from fedreel.core.weights import Weights
 from fedreel.engines import vector
 from fedreel.engines.local import LocalEngine
-from fedreel.engines.stacking import StackedTraining
+from fedreel.engines.stacked.training import StackedTraining, Trained
 from fedreel.engines.vector import VectorEngine
+from fedreel.methods.ditto import Ditto
 from fedreel.methods.fedavg import FedAvg
+from fedreel.methods.fedbn import FedBN
+from fedreel.methods.feddyn import FedDyn
+from fedreel.methods.fednova import FedNova
 from fedreel.methods.fedprox import FedProx
-from support.toy import HeadStays, Notes, Toy, ToyPopulation, make_worker, orders, results
+from fedreel.methods.fedrep import FedRep
+from fedreel.methods.fedu import FedU
+from fedreel.methods.fsar import FSAR
+from fedreel.methods.moon import MOON
+from fedreel.methods.scaffold import SCAFFOLD
+from support.toy import HeadStays, Notes, Random, Toy, ToyPopulation, make_worker, orders, results
 
 CLOSE = 1e-5
 
@@ -103,9 +112,18 @@ class Branching(Points):
 
 
 @dataclass(frozen=True)
-class Shaking(Points):
-    def augment(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return batch[0] + 0.1 * torch.randn_like(batch[0]), batch[1]
+class Frozen(Points):
+    def model(self) -> nn.Module:
+        return super().model().requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class Different(Points):
+    """Whatever the reason: a stacked step gives something else."""
+
+    def loss(self, outputs: Outputs, batch: tuple[Tensor, Tensor]) -> Tensor:
+        stacked = torch._C._functorch.is_functorch_wrapped_tensor(outputs.logits)
+        return super().loss(outputs, batch) * (1.1 if stacked else 1.0)
 
 
 @pytest.fixture
@@ -114,9 +132,9 @@ def stacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     fit = StackedTraining.fit
 
-    def counting(self: StackedTraining, rows: Any, *args: Any) -> list[float]:
-        sizes.append(rows.clients)
-        return fit(self, rows, *args)
+    def counting(self: StackedTraining, asks: Any) -> Trained:
+        sizes.append(len(asks))
+        return fit(self, asks)
 
     monkeypatch.setattr(StackedTraining, "fit", counting)
     return sizes
@@ -140,7 +158,7 @@ def both(folder: Path, method: Method, config: RoundConfig | None = None, **own:
 def assert_close(a: Weights, b: Weights) -> None:
     assert list(a) == list(b)
     for name in a:
-        torch.testing.assert_close(a[name], b[name], atol=CLOSE, rtol=0)
+        torch.testing.assert_close(a[name], b[name], atol=CLOSE, rtol=CLOSE)
 
 
 def ledger(folder: Path) -> list[dict[str, Any]]:
@@ -156,6 +174,10 @@ SETTINGS = [
     {"weight_decay": 0.1, "clip_norm": 0.2},
     {"schedule": "cosine", "epochs": 2, "batch_size": 5},
     {"schedule": "step", "milestones": (1,), "batch_size": 100},
+    {"optimizer": "adam", "lr": 0.01, "epochs": 2},
+    {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.2, "keep_optimizer": True},
+    {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.2, "clip_norm": 0.2, "keep_optimizer": True},
+    {"momentum": 0.9, "keep_optimizer": True},
 ]
 
 
@@ -193,30 +215,90 @@ def test_private_tensors_stay_and_persist(tmp_path: Path, stacked: list[int]) ->
             for engine in ("local", "vector")
         )
         assert set(a) == {"model/head.weight", "model/head.bias", "model/scale"} == set(b)
-        torch.testing.assert_close(a, b, atol=CLOSE, rtol=0)
+        torch.testing.assert_close(a, b, atol=CLOSE, rtol=CLOSE)
+
+
+METHODS = {
+    "a term": FedProx(mu=0.3),
+    "a term with two models": MOON(mu=2.0),
+    "a term with blocks": FSAR(mu=0.1, blocks=2),
+    "an adjustment": SCAFFOLD(),
+    "a term and an adjustment": FedDyn(alpha=0.1),
+    "two trainings": Ditto(lambda_=0.5),
+    "some tensors only": FedRep(),
+    "own norms": FedBN(),
+    "looks at what was trained": FedU(mu=0.01),
+    "steps are counted": FedNova(),
+}
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("task", [Toy(clients=5), Random(clients=5)], ids=["batch norm", "draws"])
+def test_what_methods_do_with_clients_is_stacked_too(
+    tmp_path: Path, stacked: list[int], method: Method, task: Toy
+) -> None:
+    """Batch norm in training, dropout and augmentation by the same random numbers, terms, private state."""
+    train = TrainConfig(batch_size=4, lr=0.05, epochs=2, momentum=0.9)
+    one, seen, many, seen_too = both(tmp_path, method, task=task, train=train)
+    assert stacked == [5, 5, 5]
+    assert_close(one.weights, many.weights)
+    for a, b in zip(seen.of("train"), seen_too.of("train")):
+        assert a["loss"] == pytest.approx(b["loss"], abs=CLOSE)
+    kept = [
+        {c: make_worker(tmp_path / engine, method, task).store.load(c, (4, 0)).tensors for c in one.clients}
+        for engine in ("local", "vector")
+    ]
+    torch.testing.assert_close(kept[0], kept[1], atol=1e-4, rtol=CLOSE)  # control variates are divided by the rate
+
+
+def test_clients_draw_what_they_would_draw_alone(tmp_path: Path, stacked: list[int]) -> None:
+    """Nearly: rounding apart. With anybody else's masks the weights would be elsewhere."""
+    one, _, many, _ = both(tmp_path, FedAvg(), task=Dropping())
+    assert stacked
+    assert_close(one.weights, many.weights)
+    other, _ = federate(tmp_path / "seeded", VectorEngine, FedAvg(), task=Dropping(), seed=1)
+    assert one.weights.distance(other.weights) > 100 * CLOSE
+
+
+def test_random_numbers_of_this_process_are_left_alone(tmp_path: Path, stacked: list[int]) -> None:
+    engine = VectorEngine(make_worker(tmp_path, FedAvg(), Dropping()))
+    torch.manual_seed(5)
+    before = torch.default_generator.get_state()
+    assert len(results(engine, orders(engine.blueprint.start.clone(), ["c0", "c1", "c2"]))) == 3
+    assert stacked == [3]
+    assert torch.equal(torch.default_generator.get_state(), before)
+
+
+class PlainTerm(FedAvg):
+    def local_training(self, client: Any) -> None:
+        client.fit([lambda step: step.outputs.logits.square().mean()])
 
 
 @pytest.mark.parametrize(
-    ("method", "task", "train"),
+    ("method", "task", "reason"),
     [
-        (FedProx(mu=0.1), Points(), {}),
-        (FedAvg(), Toy(), {}),
-        (FedAvg(), Dropping(), {}),
-        (FedAvg(), Branching(), {}),
-        (FedAvg(), Shaking(), {}),
-        (FedAvg(), Points(), {"optimizer": "adam", "lr": 0.01}),
-        (FedAvg(), Points(), {"momentum": 0.9, "keep_optimizer": True}),
+        (FedAvg(), Branching(), "cannot be vmapped"),
+        (PlainTerm(), Points(), "a plain function"),
+        (FedAvg(), Frozen(), "nothing of the model is trained"),
+        (FedProx(), Different(), "other gradients"),
     ],
-    ids=["own training", "batch norm", "dropout", "branches", "augments", "adam", "keeps momentum"],
+    ids=["branches", "a plain term", "nothing to train", "differs"],
 )
-def test_what_cannot_be_stacked_is_done_as_local_does_it(
-    tmp_path: Path, stacked: list[int], method: Method, task: Toy, train: dict[str, Any]
+def test_what_cannot_be_stacked_is_done_as_local_does_it_and_the_log_says_why(
+    tmp_path: Path, stacked: list[int], caplog: Any, method: Method, task: Toy, reason: str
 ) -> None:
-    own = {"task": task, "train": TrainConfig(**{"batch_size": 4, "lr": 0.1, **train})}
-    one, _, many, _ = both(tmp_path, method, **own)
+    own = {"task": task, "train": TrainConfig(batch_size=4, lr=0.1)}
+    worker = make_worker(tmp_path / "vector", method, **own)
+    if isinstance(task, Frozen):
+        VectorEngine(worker)
+    else:
+        one, _, many, _ = both(tmp_path, method, **own)
+        assert one.weights.equal(many.weights)
+        assert ledger(tmp_path / "local") == ledger(tmp_path / "vector")
     assert stacked == []
-    assert one.weights.equal(many.weights)
-    assert ledger(tmp_path / "local") == ledger(tmp_path / "vector")
+    said = [r.message for r in caplog.records if "one by one" in r.message]
+    assert len(said) == 1
+    assert reason in said[0]
 
 
 def test_time_limits_are_kept_one_by_one(tmp_path: Path, stacked: list[int]) -> None:
@@ -336,7 +418,8 @@ def test_models_under_way_fit_the_memory_bound(tmp_path: Path, monkeypatch: pyte
     for bytes_allowed, slots in [(3 * size, 3), (3 * size - 1, 2), (size - 1, 1)]:
         monkeypatch.setattr(vector, "MOST_BYTES", bytes_allowed)
         assert VectorEngine(worker).slots == slots
-    assert VectorEngine(make_worker(tmp_path / "prox", FedProx(), Points())).slots == 1
+    monkeypatch.setattr(vector, "MOST_BYTES", 3 * size)
+    assert VectorEngine(make_worker(tmp_path / "frozen", FedAvg(), Frozen())).slots == 1
 
 
 def test_a_cohort_larger_than_the_slots(tmp_path: Path, stacked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ class Client:
         if config.keep_optimizer:
             optimizer.restore(self.state.group(worker.optimizers.group(optimizer)))
         deadline = None if self.order.limit is None else worker.started + self.order.limit
-        fitted = worker.discretion.fit(
+        fitted = worker.trainer(
             self,
             self.model,
             self.task,
@@ -198,6 +198,7 @@ class Worker:
         self.started = 0.0
         self.discretion = discretion or Discretion()
         self.discretion.check(self.model, task)
+        self.trainer: Callable[..., Fitted] = self.discretion.fit  # an engine may have trained before, with others
         self.declared = {**method.sends, **task.sends} if self.discretion.sends else {}
         check_kinds(self.declared, "the method or task")
         self.residence = Residence(device, memory)
