@@ -35,6 +35,7 @@ from fedreel.methods.fedu import FedU
 from fedreel.methods.fsar import FSAR
 from fedreel.methods.moon import MOON
 from fedreel.methods.scaffold import SCAFFOLD
+from support.recorder import FakeRecorder
 from support.toy import HeadStays, Notes, Random, Toy, ToyPopulation, make_worker, orders, results
 
 CLOSE = 1e-5
@@ -299,6 +300,50 @@ def test_what_cannot_be_stacked_is_done_as_local_does_it_and_the_log_says_why(
     said = [r.message for r in caplog.records if "one by one" in r.message]
     assert len(said) == 1
     assert reason in said[0]
+
+
+@pytest.fixture
+def recorders(monkeypatch: pytest.MonkeyPatch) -> list[FakeRecorder]:
+    """Workers record their steps, as on a GPU; what has been recorded since."""
+    made: list[FakeRecorder] = []
+
+    class Listed(FakeRecorder):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    begin = VectorEngine.__init__
+
+    def recording(self: VectorEngine, worker: Any) -> None:
+        worker.recorder = Listed()
+        made.clear()
+        begin(self, worker)
+
+    monkeypatch.setattr(VectorEngine, "__init__", recording)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("method", "task"),
+    [(FedAvg(), EqualPoints()), (MOON(mu=0.5), Random(clients=5)), (SCAFFOLD(), Toy(clients=5))],
+    ids=["equal", "a term, unequal, draws", "an adjustment, unequal"],
+)
+@pytest.mark.parametrize("how", [{"momentum": 0.9}, {"optimizer": "adam", "weight_decay": 0.1, "lr": 0.01}], ids=str)
+def test_one_recorded_step_serves_all_groups_and_rounds(
+    tmp_path: Path, stacked: list[int], recorders: list[FakeRecorder], method: Method, task: Toy, how: dict[str, Any]
+) -> None:
+    """Clients without a batch in a step are left as they are, though the recording is of them too."""
+    train = TrainConfig(**{"batch_size": 4, "lr": 0.02, "epochs": 4, **how})
+    one, seen, many, seen_too = both(tmp_path, method, RoundConfig(rounds=3), task=task, train=train)
+    assert stacked == [5] * 3
+    assert_close(one.weights, many.weights)
+    for a, b in zip(seen.of("train"), seen_too.of("train")):
+        assert a["loss"] == pytest.approx(b["loss"], abs=CLOSE)
+    graphs = [graph for recorder in recorders for graph in recorder.made]
+    forms = 1 if isinstance(task, EqualPoints) else 5  # of 2 and 4 clients, with and without one that waits, and of 5
+    kinds = 2 if isinstance(method, MOON) else 1  # a client's first round has no contrast
+    assert forms <= len(graphs) <= forms * kinds
+    assert sum(graph.replays for graph in graphs) > 20
 
 
 def test_time_limits_are_kept_one_by_one(tmp_path: Path, stacked: list[int]) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedreel.core.client import Worker
-from fedreel.core.task import Batch, batch_length
-from fedreel.core.training import fit
+from fedreel.core.task import Batch
+from fedreel.engines.stacked.alone import step_alone
 from fedreel.engines.stacked.ask import Ask, CannotStack, given_tensors
 from fedreel.engines.stacked.draws import OwnDraws, generator_of
 from fedreel.engines.stacked.rows import Held, Named, Rows
@@ -39,7 +40,10 @@ def agreement(worker: Worker, kind: Kind, ask: Ask, batch: Batch) -> Agreement:
     drawn = generator.get_state()
     try:
         generator.set_state(ask.random)
-        grads, loss = _alone(kind, ask, batch)
+        found, loss = step_alone(
+            kind.model, kind.task, ask.optimizer.params, kind.config, batch, kind.terms, kind.adjust
+        )
+        grads = dict(zip(trained_names(worker, ask), found))
         random = not torch.equal(generator.get_state(), ask.random)
         after = {**{n: worker.weights[n].clone() for n in model}, **{n: t.clone() for n, t in whole.items()}}
     finally:
@@ -50,7 +54,8 @@ def agreement(worker: Worker, kind: Kind, ask: Ask, batch: Batch) -> Agreement:
     try:
         held = _twice(worker, ask, before)
         draws = OwnDraws([ask.random, ask.random], worker.device) if random else None
-        stacked, losses = Gradients(kind, changing)(held, tuple(torch.stack([c, c]) for c in batch), draws)
+        with _by_rules():
+            stacked, losses = Gradients(kind, changing)(held, tuple(torch.stack([c, c]) for c in batch), draws)
     except Exception as error:  # vmap has no rule for an operation, or the code looks at values
         reason = str(error).strip().partition("\n")[0].partition(". ")[0]
         raise CannotStack(f"its step cannot be vmapped ({type(error).__name__}: {reason})") from error
@@ -75,23 +80,14 @@ def held_rows(rows: Rows, trained: Sequence[str], given: Named, slots: Named, de
     return Held(rows.stacked(trained), rows.stacked(fixed), given, slots, totals)
 
 
-def _alone(kind: Kind, ask: Ask, batch: Batch) -> tuple[dict[str, Tensor | None], Tensor]:
-    """Gradients and loss of one client's step, by the training loop itself."""
-    names = {id(p): n for n, p in kind.model.named_parameters()}
-    optimizer, once = _Noting(ask.optimizer.params), _Once(batch)
-    fitted = fit(
-        kind.model,
-        kind.task,
-        once,
-        optimizer,
-        replace(kind.config, clip_norm=0.0),
-        terms=kind.terms,
-        adjust=kind.adjust,
-        epochs=1,
-        generator=torch.Generator(),
-    )
-    grads = {names[id(p)]: g for p, g in zip(ask.optimizer.params, optimizer.grads)}
-    return grads, torch.tensor(fitted.loss, device=batch[0].device)
+@contextmanager
+def _by_rules() -> Iterator[None]:
+    """Within this, vmap refuses operations that it would carry out for one client after another."""
+    torch._C._functorch._set_vmap_fallback_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._functorch._set_vmap_fallback_enabled(True)
 
 
 def _twice(worker: Worker, ask: Ask, given: Named) -> Held:
@@ -110,39 +106,3 @@ def _near(one: Tensor, two: Tensor, rough: bool) -> bool:
     if rough:
         return float((one - two).norm()) <= 0.05 * float(one.norm()) + 1e-4
     return torch.allclose(one, two, rtol=1e-3, atol=1e-5, equal_nan=True)
-
-
-class _Noting:
-    """An optimizer that keeps the gradients and moves nothing."""
-
-    lr = 0.0
-
-    def __init__(self, params: list[nn.Parameter]) -> None:
-        self.params = params
-        self.grads: list[Tensor | None] = []
-
-    def reset(self, lr: float) -> None: ...
-
-    def step(self, grads: Sequence[Tensor | None]) -> None:
-        self.grads = [None if g is None else g.detach().clone() for g in grads]
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
-    def restore(self, state: dict[str, Tensor]) -> None: ...
-
-
-@dataclass(frozen=True)
-class _Once:
-    """One batch."""
-
-    batch: Batch
-
-    def __len__(self) -> int:
-        return batch_length(self.batch)
-
-    def to(self, device: torch.device) -> _Once:
-        return self
-
-    def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
-        yield self.batch

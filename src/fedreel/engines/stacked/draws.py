@@ -39,15 +39,19 @@ class OwnDraws(TorchDispatchMode):
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
-        first, *rest = args
-        if _length(first) != len(self.members):
+        place = next(i for i, a in enumerate(args) if isinstance(a, Tensor | list | tuple))
+        filled = args[place]  # a tensor, or the shape of a new one
+        shape = filled.shape if isinstance(filled, Tensor) else filled
+        if not len(shape) or shape[0] != len(self.members):
             raise RuntimeError(f"{func} draws random numbers that are not of one client each")
         drawn = []
         for row, member in enumerate(self.members):
+            one = [*args]
+            one[place] = filled[row] if isinstance(filled, Tensor) else filled[1:]
             with self.of(member):
-                drawn.append(func(first[row] if isinstance(first, Tensor) else first[1:], *rest, **kwargs))
+                drawn.append(func(*one, **kwargs))
         if func._schema.is_mutable:
-            return first
+            return filled
         return torch.stack(drawn) if isinstance(drawn[0], Tensor) else tuple(map(torch.stack, zip(*drawn)))
 
 
@@ -56,10 +60,3 @@ def generator_of(device: torch.device) -> torch.Generator:
     if device.type == "cuda":
         return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
     return torch.default_generator
-
-
-def _length(first: Any) -> int:
-    """How many rows a draw is of, by the tensor that it fills or the shape that it makes."""
-    if isinstance(first, Tensor):
-        return first.shape[0] if first.dim() else 0
-    return int(first[0]) if isinstance(first, list | tuple) and first else 0
