@@ -14,12 +14,10 @@ from torch.nn import functional as F
 
 from fedreel.config import RoundConfig, TrainConfig
 from fedreel.core.exchange import Policy
-from fedreel.core.federation import Federation
 from fedreel.core.method import Method
 from fedreel.core.server import GLOBAL
-from fedreel.core.task import ClientData, Outputs, Population, Tensors
+from fedreel.core.task import Outputs
 from fedreel.core.update import TRAIN, Failure, Order, Update
-from fedreel.core.weights import Weights
 from fedreel.engines import vector
 from fedreel.engines.local import LocalEngine
 from fedreel.engines.stacked.training import StackedTraining, Trained
@@ -36,64 +34,18 @@ from fedreel.methods.fsar import FSAR
 from fedreel.methods.moon import MOON
 from fedreel.methods.scaffold import SCAFFOLD
 from support.recorder import FakeRecorder
-from support.toy import HeadStays, Notes, Random, Toy, ToyPopulation, make_worker, orders, results
-
-CLOSE = 1e-5
-
-
-class Net(nn.Module):
-    """A frozen layer, a buffer that nobody changes, a parameter spared the weight decay, one used twice."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.backbone = nn.Sequential(nn.Linear(2, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh())
-        self.head = nn.Linear(width, 2)
-        self.again = nn.Linear(width, width, bias=False)
-        self.again.weight = self.backbone[2].weight
-        self.backbone[0].bias.requires_grad_(False)
-        self.head.bias.no_decay = True  # type: ignore[attr-defined]
-        self.register_buffer("scale", torch.full((width,), 1.5))
-
-
-@dataclass(frozen=True)
-class Points(Toy):
-    """The toy without batch norm: c0 has 8 training points, each client 4 more than the one before, so that batches of
-    6 end in 2, 6, 4, 2 and 6."""
-
-    clients: int = 5
-
-    def model(self) -> nn.Module:
-        return Net(self.width)
-
-    def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
-        features = model.again(model.backbone(batch[0]) * model.scale)
-        return Outputs(features, model.head(features))
-
-
-@dataclass(frozen=True)
-class EqualPoints(Points):
-    """All clients have eight points; `bad` says whose labels cannot be, `poison` whose points are not numbers."""
-
-    bad: str = ""
-    poison: str = ""
-
-    def population(self, data: Any, seed: int) -> Population:
-        return _Eight(self, seed)
-
-
-class _Eight(ToyPopulation):
-    def __init__(self, task: EqualPoints, seed: int) -> None:
-        super().__init__(task.clients, seed)
-        self.task = task
-
-    def data(self, client: str) -> ClientData:
-        whole = super().data(client)
-        x, y = (t[:8].clone() for t in whole.train.tensors)
-        if client == self.task.poison:
-            x[3] = torch.inf
-        if client == self.task.bad:
-            y[3] = 7
-        return ClientData(Tensors((x, y)), whole.test, {"frames": 80.0})
+from support.stacked import (
+    CLOSE,
+    EqualPoints,
+    Masks,
+    Points,
+    assert_close,
+    assert_dropped_three_in_ten,
+    both,
+    federate,
+    masks,
+)
+from support.toy import HeadStays, Random, Toy, make_worker, orders, results
 
 
 @dataclass(frozen=True)
@@ -139,27 +91,6 @@ def stacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(StackedTraining, "fit", counting)
     return sizes
-
-
-def federate(folder: Path, engine: type[LocalEngine], method: Method, config: RoundConfig | None = None, **own: Any):
-    config = config or RoundConfig(rounds=3)
-    worker = make_worker(folder, method, rounds=config.rounds, **own)
-    carrier, notes = engine(worker), Notes()
-    fed = Federation(carrier, method, config, 0, watchers=[notes])
-    method.run(fed)
-    carrier.close()
-    return fed, notes
-
-
-def both(folder: Path, method: Method, config: RoundConfig | None = None, **own: Any):
-    one = federate(folder / "local", LocalEngine, method, config, **own)
-    return *one, *federate(folder / "vector", VectorEngine, method, config, **own)
-
-
-def assert_close(a: Weights, b: Weights) -> None:
-    assert list(a) == list(b)
-    for name in a:
-        torch.testing.assert_close(a[name], b[name], atol=CLOSE, rtol=CLOSE)
 
 
 def ledger(folder: Path) -> list[dict[str, Any]]:
@@ -268,6 +199,15 @@ def test_random_numbers_of_this_process_are_left_alone(tmp_path: Path, stacked: 
     assert len(results(engine, orders(engine.blueprint.start.clone(), ["c0", "c1", "c2"]))) == 3
     assert stacked == [3]
     assert torch.equal(torch.default_generator.get_state(), before)
+
+
+def test_drawn_for_all_at_once_random_numbers_are_as_many_and_differ(tmp_path: Path, stacked: list[int]) -> None:
+    how = TrainConfig(batch_size=8, lr=0.7)
+    found = [masks(make_worker(tmp_path / f"{i}", FedAvg(), Masks(), how, seed=i // 2)) for i in range(3)]
+    assert stacked == [40] * 3
+    assert_dropped_three_in_ten(found[0])
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
 
 
 class PlainTerm(FedAvg):

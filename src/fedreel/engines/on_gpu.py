@@ -33,4 +33,4 @@ def choose(worker: Worker, cohort: int) -> LocalEngine:
 
 
 def _free_memory(device: torch.device) -> float:
-    return float(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else float("inf")
+    return float(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else float(2**60)

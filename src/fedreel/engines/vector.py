@@ -89,7 +89,7 @@ class VectorEngine(LocalEngine):
         return None
 
     def _plain_ask(self, order: Order) -> Ask:
-        return plain_ask(self.worker.open(order), self.worker.seed_of(order), self.worker.device)
+        return plain_ask(self.worker.open(order), self.worker.seed_of(order))
 
     def _full_ask(self, order: Order) -> Ask | None:
         """The method's own work up to its first training, as it would be done alone."""

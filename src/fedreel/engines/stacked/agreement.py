@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from fedreel.core.client import Worker
 from fedreel.core.task import Batch
 from fedreel.engines.stacked.alone import step_alone
 from fedreel.engines.stacked.ask import Ask, CannotStack, given_tensors
-from fedreel.engines.stacked.draws import OwnDraws, generator_of
+from fedreel.engines.stacked.draws import NoDraws, OwnDraws, generator_of
 from fedreel.engines.stacked.rows import Held, Named, Rows
 from fedreel.engines.stacked.step import Gradients, Kind
 
@@ -28,9 +29,10 @@ class Agreement:
     columns: int  # tensors of a batch
 
 
-def agreement(worker: Worker, kind: Kind, ask: Ask, batch: Batch) -> Agreement:
+def agreement(worker: Worker, kind: Kind, ask: Ask, batch: Batch, own_draws: bool) -> Agreement:
     """Make a step as one client's, whose model the worker's is set to, and as that of two clients who are both this
-    one. Raises `CannotStack` if the two differ. Everything is left as it was but for the worker's weights."""
+    one. Raises `CannotStack` if the two differ. Where clients do not draw their own random numbers, none are drawn.
+    Everything is left as it was."""
     if not isinstance(batch, tuple) or not batch or not all(isinstance(t, Tensor) for t in batch):
         raise CannotStack("its batches are no tuples of tensors")
     whole = given_tensors(kind.added, worker.weights.layout.frozen.place)
@@ -40,9 +42,10 @@ def agreement(worker: Worker, kind: Kind, ask: Ask, batch: Batch) -> Agreement:
     drawn = generator.get_state()
     try:
         generator.set_state(ask.random)
-        found, loss = step_alone(
-            kind.model, kind.task, ask.optimizer.params, kind.config, batch, kind.terms, kind.adjust
-        )
+        with nullcontext() if own_draws else NoDraws():
+            found, loss = step_alone(
+                kind.model, kind.task, ask.optimizer.params, kind.config, batch, kind.terms, kind.adjust
+            )
         grads = dict(zip(trained_names(worker, ask), found))
         random = not torch.equal(generator.get_state(), ask.random)
         after = {**{n: worker.weights[n].clone() for n in model}, **{n: t.clone() for n, t in whole.items()}}
@@ -53,17 +56,20 @@ def agreement(worker: Worker, kind: Kind, ask: Ask, batch: Batch) -> Agreement:
     changing = frozenset(n for n, t in after.items() if not torch.equal(t, {**model, **before}[n]))
     try:
         held = _twice(worker, ask, before)
-        draws = OwnDraws([ask.random, ask.random], worker.device) if random else None
-        with _by_rules():
+        draws = OwnDraws([ask.random, ask.random], worker.device) if random and own_draws else None
+        with _by_rules(), nullcontext() if own_draws else NoDraws():
             stacked, losses = Gradients(kind, changing)(held, tuple(torch.stack([c, c]) for c in batch), draws)
     except Exception as error:  # vmap has no rule for an operation, or the code looks at values
         reason = str(error).strip().partition("\n")[0].partition(". ")[0]
         raise CannotStack(f"its step cannot be vmapped ({type(error).__name__}: {reason})") from error
-    pairs = [(loss, losses), *((g, stacked[n]) for n, g in grads.items() if g is not None)]
-    pairs += [(after[n], ({**held.fixed, **held.given})[n]) for n in changing if n not in held.trained]
-    pairs += [(torch.zeros_like(t[0]), t) for n, t in stacked.items() if grads[n] is None]
-    if not all(_near(one, two, kind.mixed) for one, two in pairs):
+    finally:
+        generator.set_state(drawn)
+    moves = [(torch.zeros_like(t[0]) if (g := grads[n]) is None else g, t) for n, t in stacked.items()]
+    others = [(after[n], {**held.fixed, **held.given}[n]) for n in changing if n not in held.trained]
+    if not _near([(loss, losses)], kind, worker.device) or not _near(moves, kind, worker.device):
         raise CannotStack("a stacked step gives other gradients")
+    if not all(_near([pair], kind, worker.device) for pair in others):
+        raise CannotStack("a stacked step leaves other statistics")
     return Agreement(tuple(g is not None for g in grads.values()), changing, random, len(batch))
 
 
@@ -83,11 +89,13 @@ def held_rows(rows: Rows, trained: Sequence[str], given: Named, slots: Named, de
 @contextmanager
 def _by_rules() -> Iterator[None]:
     """Within this, vmap refuses operations that it would carry out for one client after another."""
-    torch._C._functorch._set_vmap_fallback_enabled(False)
+    functorch: Any = torch._C._functorch
+    before = functorch._is_vmap_fallback_enabled()
+    functorch._set_vmap_fallback_enabled(False)
     try:
         yield
     finally:
-        torch._C._functorch._set_vmap_fallback_enabled(True)
+        functorch._set_vmap_fallback_enabled(before)
 
 
 def _twice(worker: Worker, ask: Ask, given: Named) -> Held:
@@ -98,11 +106,14 @@ def _twice(worker: Worker, ask: Ask, given: Named) -> Held:
     return held_rows(rows, trained_names(worker, ask), twice, {}, worker.device)
 
 
-def _near(one: Tensor, two: Tensor, rough: bool) -> bool:
-    """Equal up to rounding, on the scale of the whole tensor where numbers are as rough as in bf16."""
-    if not one.is_floating_point():
-        return torch.equal(one.expand_as(two), two)
-    one = one.to(two.dtype).expand_as(two)
-    if rough:
-        return float((one - two).norm()) <= 0.05 * float(one.norm()) + 1e-4
-    return torch.allclose(one, two, rtol=1e-3, atol=1e-5, equal_nan=True)
+def _near(pairs: Sequence[tuple[Tensor, Tensor]], kind: Kind, device: torch.device) -> bool:
+    """Whether each tensor of one client is near those of two: on the scale of itself, or if it is next to nothing (the
+    gradient of a bias in front of a batch norm) of all of them. GPUs multiply in TF32 or bf16."""
+    share = 0.05 if kind.mixed else 0.02 if device.type == "cuda" else 0.001
+    whole = sum(float(one.double().norm()) ** 2 for one, _ in pairs) ** 0.5
+    for one, two in pairs:
+        apart = float((one.double() - two.double()).nan_to_num(0.0, 0.0, 0.0).norm(dim=None)) / 2**0.5
+        alike = torch.equal(one.isfinite().expand_as(two), two.isfinite())
+        if not alike or apart > share * (float(one.double().norm()) + 0.01 * whole) + 1e-7:
+            return False
+    return True

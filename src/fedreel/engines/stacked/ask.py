@@ -38,7 +38,14 @@ class Ask:
     given: Named  # the tensors of terms and adjustment
     kept: Named  # what the optimizer goes on from
     order: torch.Generator | None  # of the batches; None: as they lie
-    random: Tensor  # the state that everything else is drawn from, of a generator of the device
+    seed: int | Tensor  # of everything else that is drawn, or the state of a generator of the device
+
+    @property
+    def random(self) -> Tensor:
+        """The state of a generator of the device, before anything is drawn."""
+        if isinstance(self.seed, Tensor):
+            return self.seed
+        return torch.Generator(self.client._worker.device).manual_seed(self.seed).get_state()
 
     @property
     def kind(self) -> Hashable:
@@ -51,7 +58,7 @@ class Ask:
         return self.kind, self.epochs, self.lr
 
 
-def plain_ask(client: Client, seed: int, device: torch.device) -> Ask:
+def plain_ask(client: Client, seed: int) -> Ask:
     """Of a method whose clients do no more than train: what `client.fit()` would ask, without doing anything yet."""
     worker, config = client._worker, client.config
     optimizer = worker.optimizers.of(None)
@@ -67,7 +74,7 @@ def plain_ask(client: Client, seed: int, device: torch.device) -> Ask:
         {},
         client.state.group(worker.optimizers.group(optimizer)) if config.keep_optimizer else {},
         torch.Generator().manual_seed(seed) if config.shuffle else None,
-        torch.Generator(device).manual_seed(seed).get_state(),
+        seed,
     )
 
 

@@ -51,7 +51,7 @@ class StackedTraining:
             kind = Kind(worker.model, worker.task, worker.config, ask.terms, ask.adjust, mixed)
             batch = next(iter(ask.examples.batches(worker.config.batch_size)))
             try:
-                self._kinds[key] = kind, agreement(worker, kind, ask, batch)
+                self._kinds[key] = kind, agreement(worker, kind, ask, batch, self._own_draws)
             except CannotStack as reason:
                 self._kinds[key] = reason
         found = self._kinds[key]
