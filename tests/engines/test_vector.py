@@ -165,7 +165,9 @@ METHODS = {
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-@pytest.mark.parametrize("task", [Toy(clients=5), Random(clients=5)], ids=["batch norm", "draws"])
+@pytest.mark.parametrize(
+    "task", [Toy(clients=5), Random(clients=5), EqualPoints()], ids=["batch norm", "draws", "tied, partly frozen"]
+)
 def test_what_methods_do_with_clients_is_stacked_too(
     tmp_path: Path, stacked: list[int], method: Method, task: Toy
 ) -> None:

@@ -90,9 +90,10 @@ class Client:
 
     def _other(self, weights: Mapping[str, Tensor]) -> nn.Module:
         other = self._worker.spare()
+        state = other.state_dict()  # which names tied tensors twice
         with torch.no_grad():
-            for name, tensor in other.state_dict().items():
-                tensor.copy_(weights[name] if name in weights else self._worker.weights[name])
+            for name, mine in self._worker.weights.items():
+                state[name].copy_(weights.get(name, mine))
         return other
 
     def test_loss(self, weights: Weights) -> float:
