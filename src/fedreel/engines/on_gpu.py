@@ -6,7 +6,7 @@ import torch
 
 from fedreel.core.client import Worker
 from fedreel.engines.local import LocalEngine
-from fedreel.engines.step_size import SMALL, measured_step
+from fedreel.engines.step_size import measured_step
 from fedreel.engines.streams import StreamsEngine
 from fedreel.engines.vector import VectorEngine
 
@@ -15,20 +15,17 @@ SHARE = 0.5  # of the GPU's free memory that they may take
 
 
 def choose(worker: Worker, cohort: int) -> LocalEngine:
-    """`vector` for small steps, `streams` for others if several fit, `local` where clients come one at a time. It goes
-    by counts, not by times, so that the same job is always carried out in the same way."""
-    operations, memory = measured_step(worker)
-    side_by_side = min(AT_ONCE, cohort, int(SHARE * _free_memory(worker.device) // max(memory, 1)))
+    """`vector` for small steps, `streams` for others if several fit, `local` where clients come one at a time."""
+    size = measured_step(worker)
+    side_by_side = min(AT_ONCE, cohort, int(SHARE * _free_memory(worker.device) // max(size.memory, 1)))
     engine, name = LocalEngine(worker), "local"
-    if cohort > 1 and 0 < operations < SMALL:
+    if size.small and cohort > 1:
         engine, name = VectorEngine(worker), "vector"
-        how = "clients are stacked"
-    elif operations >= SMALL and side_by_side > 1:
+        engine.why = f"{size}: clients are stacked (engine vector)"
+    elif size.operations and side_by_side > 1:
         engine, name = StreamsEngine(worker, side_by_side), "streams"
-        how = f"{side_by_side} clients are trained side by side"
+        engine.why = f"{size}: {side_by_side} clients are trained side by side (engine streams)"
     engine.chosen = name
-    if name != "local":
-        engine.why = f"a step is {operations / 1e9:.1f} billion operations: {how} (engine {name})"
     return engine
 
 

@@ -13,7 +13,7 @@ from fedreel.core.client import Worker
 from fedreel.core.job import Job
 from fedreel.core.update import Failure, Order, Result, buffers
 from fedreel.engines.local import LocalEngine, attempt
-from fedreel.engines.step_size import SMALL, measured_step
+from fedreel.engines.step_size import measured_step
 from fedreel.errors import RecipeError
 
 MOST = 64
@@ -41,12 +41,12 @@ class StreamsEngine(LocalEngine):
                 found=repr(at_once),
             )
         worker = job.worker(keep_trained)
-        operations = measured_step(worker)[0] if worker.device.type == "cuda" else 0.0
-        if not 0 < operations < SMALL:
+        size = measured_step(worker) if worker.device.type == "cuda" else None
+        if size is None or not size.brief:
             return cls(worker, at_once)
         engine = LocalEngine(worker)
         engine.chosen = "local"
-        engine.why = f"a step is {operations / 1e9:.1f} billion operations, too few to pay side by side (engine local)"
+        engine.why = f"{size}, too few to be made side by side (engine local)"
         return engine
 
     def next(self) -> Result | None:
