@@ -21,6 +21,7 @@ from fedreel.core.update import TRAIN, Failure, Order, Update
 from fedreel.engines import vector
 from fedreel.engines.local import LocalEngine
 from fedreel.engines.stacked.training import StackedTraining, Trained
+from fedreel.engines.step_size import measured_step
 from fedreel.engines.vector import VectorEngine
 from fedreel.methods.ditto import Ditto
 from fedreel.methods.fedavg import FedAvg
@@ -286,6 +287,19 @@ def test_one_recorded_step_serves_all_groups_and_rounds(
     kinds = 2 if isinstance(method, MOON) else 1  # a client's first round has no contrast
     assert forms <= len(graphs) <= forms * kinds
     assert sum(graph.replays for graph in graphs) > 20
+
+
+def test_on_a_cpu_long_steps_are_made_one_by_one(
+    tmp_path: Path, stacked: list[int], caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stacked convolution, for one, takes a CPU longer than several alone."""
+    monkeypatch.setattr(
+        vector, "LONG", measured_step(make_worker(tmp_path / "sized", FedAvg(), Points())).operations - 1
+    )
+    one, _, many, _ = both(tmp_path, FedAvg(), task=Points())
+    assert stacked == []
+    assert one.weights.equal(many.weights)
+    assert sum("which a CPU makes faster so" in r.message for r in caplog.records) == 1
 
 
 def test_time_limits_are_kept_one_by_one(tmp_path: Path, stacked: list[int]) -> None:

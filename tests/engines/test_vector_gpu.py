@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from fedreel.config import RoundConfig, TrainConfig
+from fedreel.config import Recipe, RoundConfig, TrainConfig
 from fedreel.core.capture import Recorder
 from fedreel.core.job import Job
 from fedreel.core.method import Method
 from fedreel.engines.auto import AutoEngine
+from fedreel.engines.local import LocalEngine
 from fedreel.engines.stacked.training import StackedTraining
 from fedreel.engines.streams import StreamsEngine
 from fedreel.engines.vector import VectorEngine
@@ -24,7 +25,6 @@ from fedreel.methods.fedprox import FedProx
 from fedreel.methods.fsar import FSAR
 from fedreel.methods.moon import MOON
 from fedreel.methods.scaffold import SCAFFOLD
-from support.flower_site import toy_recipe
 from support.stacked import EqualPoints, Masks, assert_close, assert_dropped_three_in_ten, both, masks
 from support.toy import Random, Toy, make_worker, orders, results
 
@@ -93,6 +93,15 @@ def test_clients_that_draw_their_own_random_numbers_end_as_local(
     assert_close(one.weights, many.weights, NEAR)
 
 
+def test_a_client_s_own_mask_is_that_of_the_local_engine(tmp_path: Path) -> None:
+    how = TrainConfig(batch_size=8, lr=0.7)
+    worker = make_worker(tmp_path / "vector", FedAvg(), Masks(), how, device="cuda")
+    local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), Masks(), how, device="cuda"))
+    wanted = orders(local.blueprint.start.clone(), list(worker.population.clients))
+    alone = -torch.stack([u.weights["backbone.weight"][0] for u in results(local, wanted)]).cpu().round()
+    assert torch.equal(masks(worker, own_draws=True), alone)
+
+
 def test_recorded_random_numbers_are_as_many_and_differ_from_step_to_step(tmp_path: Path, recorded: list[bool]) -> None:
     worker = make_worker(tmp_path, FedAvg(), Masks(), TrainConfig(batch_size=8, lr=0.7), device="cuda")
     assert_dropped_three_in_ten(masks(worker, Recorder))
@@ -120,7 +129,8 @@ def test_many_rounds_take_no_more_memory_than_a_few(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("engine", "chosen"), [(AutoEngine, "vector"), (StreamsEngine, "local")])
 def test_small_steps_are_stacked_and_not_made_side_by_side(tmp_path: Path, engine: Any, chosen: str) -> None:
-    recipe = replace(toy_recipe(rounds=2, transfer=None), round=RoundConfig(rounds=2))
+    named = {"task": {"name": "toy"}, "method": {"name": "fedavg"}, "engine": {"name": "auto"}}
+    recipe = Recipe(system="toy", device="cuda", train=TrainConfig(batch_size=4), round=RoundConfig(rounds=2), **named)
     with closing(engine.begin(Job(recipe, Toy(clients=4), FedAvg(), torch.device("cuda"), tmp_path))) as begun:
         assert begun.chosen == chosen
         assert "billion operations" in begun.why

@@ -104,10 +104,11 @@ class Masks(EqualPoints):
         return outputs.logits.sum()
 
 
-def masks(worker: Worker, recorder: Any = None) -> Tensor:
-    """Which weights each of 40 clients kept in a step whose random numbers are drawn for all at once, as on a GPU."""
+def masks(worker: Worker, recorder: Any = None, own_draws: bool = False) -> Tensor:
+    """Which weights each of 40 clients kept in a step whose random numbers are drawn for all at once, as on a GPU, or
+    by each for itself."""
     engine = VectorEngine(worker)
-    engine._training = StackedTraining(worker, recorder, own_draws=False)
+    engine._training = StackedTraining(worker, recorder, own_draws)
     wanted = orders(engine.blueprint.start.clone(), list(worker.population.clients))
     moved = torch.stack([u.weights["backbone.weight"][0] for u in results(engine, wanted)]).cpu()
     torch.testing.assert_close(moved, moved.round(), atol=CLOSE, rtol=0)

@@ -8,7 +8,6 @@ import torch
 
 from fedreel.core.job import Job
 from fedreel.engines.local import LocalEngine
-from fedreel.engines.on_gpu import choose
 from fedreel.engines.processes.crew import ForkedCrew, can_fork
 from fedreel.engines.processes.engine import ProcessesEngine, check_workers
 from fedreel.machine.processes import cores
@@ -26,6 +25,8 @@ class AutoEngine(LocalEngine):
         worker, available = job.worker(keep_trained), _cores()
         cohort = _cohort(job, len(worker.population.clients))
         if job.device.type == "cuda":
+            from fedreel.engines.on_gpu import choose  # with all of torch.func, which takes a second
+
             return choose(worker, cohort)
         at_once = min(workers or available, cohort)
         engine = LocalEngine(worker)

@@ -18,10 +18,12 @@ from fedreel.engines.stacked.ask import Ask, CannotStack, full_ask, plain_ask
 from fedreel.engines.stacked.draws import generator_of
 from fedreel.engines.stacked.feed import steps_of
 from fedreel.engines.stacked.training import StackedTraining, Trained
+from fedreel.engines.step_size import measured_step
 
 MOST_CLIENTS = 64
 MOST_BYTES = 512 * 2**20  # of the stacked models; gradients and momentum take as much again each
 SHORT = 10  # steps: what is done for a client after so few takes about as long as they do
+LONG = 1e8  # operations of a step, of which a CPU is as busy with one client as with many
 MANY = 32  # clients that are worth being trained in two halves, so that a GPU trains one while the other is answered
 
 _log = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class VectorEngine(LocalEngine):
         self._plain = type(worker.method).local_training is Method.local_training
         self._trained: deque[tuple[Order, Rest]] = deque()  # and what is left to do
         self._said: set[str] = set()
+        self._looked = False
         self._obstacle = _obstacle(worker)
         size = sum(n * dtype.itemsize for dtype, n in worker.weights.layout.moving.sizes.items())
         self.slots = 1 if self._obstacle else max(1, min(MOST_CLIENTS, MOST_BYTES // max(size, 1)))
@@ -61,12 +64,24 @@ class VectorEngine(LocalEngine):
         """What the clients at the head of the queue ask that may be stacked; of a client's several orders only the
         first, because the others start from what that one leaves."""
         asks: dict[str, Ask] = {}
-        for order in self._queue if len(self._queue) > 1 else ():
+        if len(self._queue) < 2:
+            return []
+        self._look_at_step()
+        for order in self._queue:
             ask = self._ask(order) if len(asks) < self.slots and order.client not in asks else None
             if ask is None:
                 break
             asks[order.client] = ask
         return list(asks.values())
+
+    def _look_at_step(self) -> None:
+        """On a CPU, whether stacking pays: it saves the overhead of a step, and stacked convolutions are slow."""
+        if self._looked or self.worker.device.type != "cpu":
+            return
+        self._looked, size = True, measured_step(self.worker)
+        if size.operations > LONG and not self._obstacle:
+            self._obstacle = f"{size}, which a CPU makes faster so"
+            self._say(self._obstacle)
 
     def _ask(self, order: Order) -> Ask | None:
         """How a client wants to be trained, if it can be trained with others."""

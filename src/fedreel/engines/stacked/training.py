@@ -90,6 +90,8 @@ class StackedTraining:
             recorder = self._make_recorder() if self._make_recorder is not None else None
             self._places[key] = Place(self._worker, *found, asks, recorder)
             while len(self._places) > PLACES:
+                if self._stream is not None:
+                    self._stream.synchronize()  # it may still work there
                 self._places.popitem(last=False)
         self._places.move_to_end(key)
         return self._places[key]
