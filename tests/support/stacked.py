@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,7 +19,7 @@ from fedreel.core.method import Method
 from fedreel.core.task import ClientData, Outputs, Population, Tensors
 from fedreel.core.weights import Weights
 from fedreel.engines.local import LocalEngine
-from fedreel.engines.stacked.training import StackedTraining
+from fedreel.engines.stacked.training import StackedTraining, Trained
 from fedreel.engines.vector import VectorEngine
 from support.toy import Notes, Toy, ToyPopulation, make_worker, orders, results
 
@@ -61,10 +63,10 @@ class EqualPoints(Points):
     poison: str = ""
 
     def population(self, data: Any, seed: int) -> Population:
-        return _Eight(self, seed)
+        return Eight(self, seed)
 
 
-class _Eight(ToyPopulation):
+class Eight(ToyPopulation):
     def __init__(self, task: EqualPoints, seed: int) -> None:
         super().__init__(task.clients, seed)
         self.task = task
@@ -141,3 +143,27 @@ def assert_close(a: Weights, b: Weights, most: float = CLOSE) -> None:
     assert list(a) == list(b)
     for name in a:
         torch.testing.assert_close(a[name], b[name], atol=most, rtol=most)
+
+
+@dataclass(frozen=True)
+class Frozen(Points):
+    def model(self) -> nn.Module:
+        return super().model().requires_grad_(False)
+
+
+def count_stacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many clients every stacked training has had since."""
+    sizes: list[int] = []
+    fit = StackedTraining.fit
+
+    def counting(self: StackedTraining, asks: Any) -> Trained:
+        sizes.append(len(asks))
+        return fit(self, asks)
+
+    monkeypatch.setattr(StackedTraining, "fit", counting)
+    return sizes
+
+
+def ledger(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k not in ("time", "prev")} for row in rows]

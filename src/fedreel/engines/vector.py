@@ -146,6 +146,10 @@ class VectorEngine(LocalEngine):
         try:
             self.worker.check_training()
             trained = self._training.fit(asks)
+        except CannotStack as reason:
+            self._obstacle = str(reason)
+            self._say(self._obstacle)
+            return {}
         except Exception as error:
             _log.debug("clients that could not be trained together are trained one by one: %s", error)
             return {}

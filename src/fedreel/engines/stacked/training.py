@@ -24,6 +24,7 @@ from fedreel.engines.stacked.step import Kind, StackedStep
 from fedreel.machine.device import sent
 
 PLACES = 3  # sizes of groups and kinds of steps whose memory and recordings are kept
+FEW, ENOUGH = 4, 16  # clients and steps from which it shows whether clients' batches are alike
 QUARTERS = 4  # a recorded step is of a quarter of the clients, of two, three, or all
 
 
@@ -74,12 +75,15 @@ class StackedTraining:
         place.enter(worker, asks, self._own_draws)
         steps = [steps_of(ask.examples, size) for ask in asks]
         made = Replayed(place.step, epochs * max(steps), place.recorder, (place,)) if place.recorder else None
-        counts = [0] * len(asks)
+        counts, made_together = [0] * len(asks), 0
         for _ in range(epochs):
             for members, batch in feed([a.examples for a in asks], [a.order for a in asks], steps, size, worker.device):
                 place.make(made, members, batch)
+                made_together += 1
                 for member in members:
                     counts[member] += 1
+                if len(asks) >= FEW and made_together >= ENOUGH and 2 * sum(counts) < 3 * made_together:
+                    raise CannotStack("batches of different clients have different shapes")
         return Trained(place, asks, counts, worker.config.keep_optimizer)
 
     def _place(self, asks: Sequence[Ask]) -> Place:
