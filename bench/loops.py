@@ -38,9 +38,11 @@ def federated(
     watch: Callable[[int], None] = lambda round: None,
     at_once: int = 1,
     memory: float = 0.0,
+    engine: str = "",
+    clients: int = 0,
 ) -> float:
-    """Seconds a round, of `at_once` clients side by side, with so many GB of their data held;
-    `watch` is told of every round as it begins."""
+    """Seconds a round, of `at_once` clients side by side or by another `engine`, of so many `clients` (0: all), with so
+    many GB of their data held; `watch` is told of every round as it begins."""
     ticks: list[float] = []
     algorithm = method.run
 
@@ -62,10 +64,11 @@ def federated(
         device=device,
         task={"name": "bench"},
         method={"name": "bench"},
-        engine={"name": "local"} if at_once == 1 else {"name": "streams", "at_once": at_once},
+        engine={"name": engine or ("local" if at_once == 1 else "streams")}
+        | ({"at_once": at_once} if at_once > 1 else {}),
         data=DataConfig(memory=memory),
         train=config,
-        round=RoundConfig(rounds=WARM_UP + rounds + 1, evaluate_every=0),
+        round=RoundConfig(rounds=WARM_UP + rounds + 1, evaluate_every=0, clients=clients),
     )
     with tempfile.TemporaryDirectory() as folder:
         run(recipe, Path(folder) / "run", task=task, method=method, quiet=True)

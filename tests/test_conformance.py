@@ -34,7 +34,7 @@ LATE = ("fedasync", "fedbuff")  # orders that outlast their rounds
 FRAMES = "flower, frames"
 FEW = {
     "streams": TALK + TRAINED + SUMMED + LATE,
-    "vector": TALK + TRAINED + SUMMED + LATE,
+    "vector": TALK + TRAINED + SUMMED + LATE + ("scaffold", "moon", "fsar", "task-summary", "task-moments"),
     "processes": TALK + TRAINED + SUMMED + ("scaffold", "moon", "cfedvs-summary", "task-summary", "centralised", *LATE),
     "auto": ("private-state",),
 }  # they share all but their scheduling with `local`

@@ -2,150 +2,36 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedreel.config import RoundConfig, TrainConfig
 from fedreel.core.exchange import Policy
-from fedreel.core.federation import Federation
-from fedreel.core.method import Method
 from fedreel.core.server import GLOBAL
-from fedreel.core.task import ClientData, Outputs, Population, Tensors
 from fedreel.core.update import TRAIN, Failure, Order, Update
-from fedreel.core.weights import Weights
 from fedreel.engines import vector
 from fedreel.engines.local import LocalEngine
-from fedreel.engines.stacking import StackedTraining
 from fedreel.engines.vector import VectorEngine
 from fedreel.methods.fedavg import FedAvg
-from fedreel.methods.fedprox import FedProx
-from support.toy import HeadStays, Notes, Toy, ToyPopulation, make_worker, orders, results
-
-CLOSE = 1e-5
-
-
-class Net(nn.Module):
-    """A frozen layer, a buffer that nobody changes, a parameter spared the weight decay, one used twice."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.backbone = nn.Sequential(nn.Linear(2, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh())
-        self.head = nn.Linear(width, 2)
-        self.again = nn.Linear(width, width, bias=False)
-        self.again.weight = self.backbone[2].weight
-        self.backbone[0].bias.requires_grad_(False)
-        self.head.bias.no_decay = True  # type: ignore[attr-defined]
-        self.register_buffer("scale", torch.full((width,), 1.5))
-
-
-@dataclass(frozen=True)
-class Points(Toy):
-    """The toy without batch norm: c0 has 8 training points, each client 4 more than the one before, so that batches of
-    6 end in 2, 6, 4, 2 and 6."""
-
-    clients: int = 5
-
-    def model(self) -> nn.Module:
-        return Net(self.width)
-
-    def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
-        features = model.again(model.backbone(batch[0]) * model.scale)
-        return Outputs(features, model.head(features))
-
-
-@dataclass(frozen=True)
-class EqualPoints(Points):
-    """All clients have eight points; `bad` says whose labels cannot be, `poison` whose points are not numbers."""
-
-    bad: str = ""
-    poison: str = ""
-
-    def population(self, data: Any, seed: int) -> Population:
-        return _Eight(self, seed)
-
-
-class _Eight(ToyPopulation):
-    def __init__(self, task: EqualPoints, seed: int) -> None:
-        super().__init__(task.clients, seed)
-        self.task = task
-
-    def data(self, client: str) -> ClientData:
-        whole = super().data(client)
-        x, y = (t[:8].clone() for t in whole.train.tensors)
-        if client == self.task.poison:
-            x[3] = torch.inf
-        if client == self.task.bad:
-            y[3] = 7
-        return ClientData(Tensors((x, y)), whole.test, {"frames": 80.0})
-
-
-@dataclass(frozen=True)
-class Dropping(Points):
-    def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
-        features = F.dropout(model.backbone(batch[0]), 0.3, model.training)
-        return Outputs(features, model.head(features))
-
-
-@dataclass(frozen=True)
-class Branching(Points):
-    """Looks at values: vmap cannot follow."""
-
-    def loss(self, outputs: Outputs, batch: tuple[Tensor, Tensor]) -> Tensor:
-        loss = super().loss(outputs, batch)
-        return loss * 2 if float(loss.detach()) > 0.5 else loss
-
-
-@dataclass(frozen=True)
-class Shaking(Points):
-    def augment(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return batch[0] + 0.1 * torch.randn_like(batch[0]), batch[1]
+from support.stacked import (
+    CLOSE,
+    EqualPoints,
+    Frozen,
+    Points,
+    assert_close,
+    both,
+    count_stacked,
+    ledger,
+)
+from support.toy import HeadStays, make_worker, orders, results
 
 
 @pytest.fixture
 def stacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many clients every stacked training had."""
-    sizes: list[int] = []
-    fit = StackedTraining.fit
-
-    def counting(self: StackedTraining, rows: Any, *args: Any) -> list[float]:
-        sizes.append(rows.clients)
-        return fit(self, rows, *args)
-
-    monkeypatch.setattr(StackedTraining, "fit", counting)
-    return sizes
-
-
-def federate(folder: Path, engine: type[LocalEngine], method: Method, config: RoundConfig | None = None, **own: Any):
-    config = config or RoundConfig(rounds=3)
-    worker = make_worker(folder, method, rounds=config.rounds, **own)
-    carrier, notes = engine(worker), Notes()
-    fed = Federation(carrier, method, config, 0, watchers=[notes])
-    method.run(fed)
-    carrier.close()
-    return fed, notes
-
-
-def both(folder: Path, method: Method, config: RoundConfig | None = None, **own: Any):
-    one = federate(folder / "local", LocalEngine, method, config, **own)
-    return *one, *federate(folder / "vector", VectorEngine, method, config, **own)
-
-
-def assert_close(a: Weights, b: Weights) -> None:
-    assert list(a) == list(b)
-    for name in a:
-        torch.testing.assert_close(a[name], b[name], atol=CLOSE, rtol=0)
-
-
-def ledger(folder: Path) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k not in ("time", "prev")} for row in rows]
+    return count_stacked(monkeypatch)
 
 
 SETTINGS = [
@@ -156,6 +42,10 @@ SETTINGS = [
     {"weight_decay": 0.1, "clip_norm": 0.2},
     {"schedule": "cosine", "epochs": 2, "batch_size": 5},
     {"schedule": "step", "milestones": (1,), "batch_size": 100},
+    {"optimizer": "adam", "lr": 0.01, "epochs": 2},
+    {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.2, "keep_optimizer": True},
+    {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.2, "clip_norm": 0.2, "keep_optimizer": True},
+    {"momentum": 0.9, "keep_optimizer": True},
 ]
 
 
@@ -193,30 +83,7 @@ def test_private_tensors_stay_and_persist(tmp_path: Path, stacked: list[int]) ->
             for engine in ("local", "vector")
         )
         assert set(a) == {"model/head.weight", "model/head.bias", "model/scale"} == set(b)
-        torch.testing.assert_close(a, b, atol=CLOSE, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("method", "task", "train"),
-    [
-        (FedProx(mu=0.1), Points(), {}),
-        (FedAvg(), Toy(), {}),
-        (FedAvg(), Dropping(), {}),
-        (FedAvg(), Branching(), {}),
-        (FedAvg(), Shaking(), {}),
-        (FedAvg(), Points(), {"optimizer": "adam", "lr": 0.01}),
-        (FedAvg(), Points(), {"momentum": 0.9, "keep_optimizer": True}),
-    ],
-    ids=["own training", "batch norm", "dropout", "branches", "augments", "adam", "keeps momentum"],
-)
-def test_what_cannot_be_stacked_is_done_as_local_does_it(
-    tmp_path: Path, stacked: list[int], method: Method, task: Toy, train: dict[str, Any]
-) -> None:
-    own = {"task": task, "train": TrainConfig(**{"batch_size": 4, "lr": 0.1, **train})}
-    one, _, many, _ = both(tmp_path, method, **own)
-    assert stacked == []
-    assert one.weights.equal(many.weights)
-    assert ledger(tmp_path / "local") == ledger(tmp_path / "vector")
+        torch.testing.assert_close(a, b, atol=CLOSE, rtol=CLOSE)
 
 
 def test_time_limits_are_kept_one_by_one(tmp_path: Path, stacked: list[int]) -> None:
@@ -336,7 +203,8 @@ def test_models_under_way_fit_the_memory_bound(tmp_path: Path, monkeypatch: pyte
     for bytes_allowed, slots in [(3 * size, 3), (3 * size - 1, 2), (size - 1, 1)]:
         monkeypatch.setattr(vector, "MOST_BYTES", bytes_allowed)
         assert VectorEngine(worker).slots == slots
-    assert VectorEngine(make_worker(tmp_path / "prox", FedProx(), Points())).slots == 1
+    monkeypatch.setattr(vector, "MOST_BYTES", 3 * size)
+    assert VectorEngine(make_worker(tmp_path / "frozen", FedAvg(), Frozen())).slots == 1
 
 
 def test_a_cohort_larger_than_the_slots(tmp_path: Path, stacked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

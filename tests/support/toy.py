@@ -218,6 +218,7 @@ def make_worker(
     seed: int = 0,
     policy: Policy | None = None,
     transfer: TransferConfig | None = None,
+    device: str = "cpu",
 ) -> Worker:
     task = task or Toy()
     return Worker(
@@ -227,7 +228,7 @@ def make_worker(
         task.population(None, 0),
         rounds=rounds,
         seed=seed,
-        device=torch.device("cpu"),
+        device=torch.device(device),
         store=PrivateStore(folder / "clients"),
         ledger=Ledger(folder / "ledger.jsonl"),
         policy=policy or Policy(),

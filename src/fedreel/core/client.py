@@ -90,9 +90,10 @@ class Client:
 
     def _other(self, weights: Mapping[str, Tensor]) -> nn.Module:
         other = self._worker.spare()
+        state = other.state_dict()  # which names tied tensors twice
         with torch.no_grad():
-            for name, tensor in other.state_dict().items():
-                tensor.copy_(weights[name] if name in weights else self._worker.weights[name])
+            for name, mine in self._worker.weights.items():
+                state[name].copy_(weights.get(name, mine))
         return other
 
     def test_loss(self, weights: Weights) -> float:
@@ -125,7 +126,7 @@ class Client:
         if config.keep_optimizer:
             optimizer.restore(self.state.group(worker.optimizers.group(optimizer)))
         deadline = None if self.order.limit is None else worker.started + self.order.limit
-        fitted = worker.discretion.fit(
+        fitted = worker.trainer(
             self,
             self.model,
             self.task,
@@ -198,6 +199,7 @@ class Worker:
         self.started = 0.0
         self.discretion = discretion or Discretion()
         self.discretion.check(self.model, task)
+        self.trainer: Callable[..., Fitted] = self.discretion.fit  # an engine may have trained before, with others
         self.declared = {**method.sends, **task.sends} if self.discretion.sends else {}
         check_kinds(self.declared, "the method or task")
         self.residence = Residence(device, memory)

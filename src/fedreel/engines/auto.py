@@ -17,13 +17,18 @@ ALONE = 0.5  # seconds of clients' work that this process does before it starts 
 
 class AutoEngine(LocalEngine):
     """Chooses `processes` if half of the cores or more would have a client of a round each, and `local` otherwise: a
-    few clients are better served by all cores in turn. On a GPU it is `local`."""
+    few clients are better served by all cores in turn. On a GPU it goes by the size of a step, see `on_gpu`."""
 
     @classmethod
     def begin(cls, job: Job, keep_trained: bool = False, workers: int = 0) -> LocalEngine:
         check_workers(workers)
         worker, available = job.worker(keep_trained), _cores()
-        at_once = min(workers or available, _cohort(job, len(worker.population.clients)))
+        cohort = _cohort(job, len(worker.population.clients))
+        if job.device.type == "cuda":
+            from fedreel.engines.on_gpu import choose  # with all of torch.func, which takes a second
+
+            return choose(worker, cohort)
+        at_once = min(workers or available, cohort)
         engine = LocalEngine(worker)
         if at_once >= 2 and (workers or 2 * at_once >= available) and can_fork(job.device) and not _is_one_of_many():
             crew = ForkedCrew(worker, at_once)

@@ -13,6 +13,7 @@ from fedreel.core.client import Worker
 from fedreel.core.job import Job
 from fedreel.core.update import Failure, Order, Result, buffers
 from fedreel.engines.local import LocalEngine, attempt
+from fedreel.engines.step_size import measured_step
 from fedreel.errors import RecipeError
 
 MOST = 64
@@ -22,7 +23,8 @@ _NAP = 2e-5  # seconds between looks at a GPU that every client waits for
 class StreamsEngine(LocalEngine):
     """Carries out `at_once` orders side by side on one GPU. Clients take turns with Python, one training step each, and
     the GPU works on the steps of all. Each draws its own random numbers, so batches and views are those of the local
-    engine. On a CPU it gives the same weights, no sooner."""
+    engine. On a CPU it gives the same weights, no sooner. Where a step is too small for that to pay, `begin` gives
+    the local engine."""
 
     def __init__(self, worker: Worker, at_once: int = 4) -> None:
         super().__init__(worker)
@@ -30,7 +32,7 @@ class StreamsEngine(LocalEngine):
         self._lanes = deque(_Lane(w) for w in (worker, *(worker.another() for _ in range(at_once - 1))))
 
     @classmethod
-    def begin(cls, job: Job, keep_trained: bool = False, at_once: int = 4) -> StreamsEngine:
+    def begin(cls, job: Job, keep_trained: bool = False, at_once: int = 4) -> LocalEngine:
         if not isinstance(at_once, int) or not 1 <= at_once <= MOST:
             raise RecipeError(
                 "at_once says how many clients are worked for at once",
@@ -38,7 +40,14 @@ class StreamsEngine(LocalEngine):
                 expected=f"1 to {MOST}",
                 found=repr(at_once),
             )
-        return cls(job.worker(keep_trained), at_once)
+        worker = job.worker(keep_trained)
+        size = measured_step(worker) if worker.device.type == "cuda" else None
+        if size is None or not size.brief:
+            return cls(worker, at_once)
+        engine = LocalEngine(worker)
+        engine.chosen = "local"
+        engine.why = f"{size}, too few to be made side by side (engine local)"
+        return engine
 
     def next(self) -> Result | None:
         self._hand_out()

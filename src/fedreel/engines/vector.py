@@ -2,148 +2,214 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
-
-import torch
+from functools import partial
+from typing import Any
 
 from fedreel.core.client import Client, Worker
 from fedreel.core.discretion import Discretion
 from fedreel.core.method import Method
-from fedreel.core.task import Task, Tensors
-from fedreel.core.training import learning_rate
+from fedreel.core.training import Fitted
 from fedreel.core.update import TRAIN, Order, Reply, Result, Update
-from fedreel.core.weights import Weights
 from fedreel.engines.local import LocalEngine, attempt
-from fedreel.engines.stacking import Rows, StackedTraining
+from fedreel.engines.stacked.ask import Ask, CannotStack, full_ask, plain_ask
+from fedreel.engines.stacked.draws import generator_of
+from fedreel.engines.stacked.feed import steps_of
+from fedreel.engines.stacked.training import StackedTraining, Trained
+from fedreel.engines.step_size import measured_step
 
 MOST_CLIENTS = 64
 MOST_BYTES = 512 * 2**20  # of the stacked models; gradients and momentum take as much again each
+SHORT = 10  # steps: what is done for a client after so few takes about as long as they do
+LONG = 1e8  # operations of a step, of which a CPU is as busy with one client as with many
+MANY = 32  # clients that are worth being trained in two halves, so that a GPU trains one while the other is answered
 
-
-@dataclass(frozen=True)
-class _Job:
-    order: Order
-    client: Client
-    examples: Tensors
-
-    @cached_property
-    def shapes(self) -> tuple[object, ...]:
-        """Equal for clients whose batches can lie in one tensor."""
-        return tuple((t.shape[1:], t.dtype) for t in self.examples.tensors)
+_log = logging.getLogger(__name__)
+Rest = Callable[[Order], Reply]  # what is left to do of an order
 
 
 class VectorEngine(LocalEngine):
-    """Trains the waiting clients together where that gives what the local engine gives, up to rounding: the method's
-    clients do no more than train, by SGD, on tensors, a model that draws no random numbers and changes no buffers.
-    Every other order is carried out as the local engine does it."""
+    """Trains the waiting clients together where that gives what the local engine gives, up to rounding; on a GPU each
+    step is one recorded graph, and random numbers are drawn for all at once, from the same distributions. A method's
+    own `local_training` is carried out twice: up to its first `client.fit`, and when clients have been trained, to its
+    end. What cannot be stacked is carried out as the local engine does it, and the log says why."""
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)
-        self._training = StackedTraining(worker.model, worker.task, worker.weights.layout.moving, worker.config)
-        self._may = _plain(worker)
-        self._verdicts: dict[object, bool] = {}
-        self._trained: deque[tuple[Order, Callable[[Order], Reply]]] = deque()  # and what is left to do
+        recorder, gpu = worker.recorder, worker.device.type == "cuda"
+        self._training = StackedTraining(worker, None if recorder is None else type(recorder), not gpu)
+        self._plain = type(worker.method).local_training is Method.local_training
+        self._trained: deque[tuple[Order, Rest]] = deque()  # and what is left to do
+        self._said: set[str] = set()
+        self._looked = False
+        self._obstacle = _obstacle(worker)
         size = sum(n * dtype.itemsize for dtype, n in worker.weights.layout.moving.sizes.items())
-        self.slots = max(1, min(MOST_CLIENTS, MOST_BYTES // max(size, 1))) if self._may else 1
+        self.slots = 1 if self._obstacle else max(1, min(MOST_CLIENTS, MOST_BYTES // max(size, 1)))
+        if self._obstacle:
+            self._say(self._obstacle)
 
     def next(self) -> Result | None:
         if not self._trained:
-            jobs = self._waiting()
-            if len(jobs) < 2:
+            asks = self._waiting()
+            if len(asks) < 2:
                 return super().next()
-            for _ in jobs:
+            for _ in asks:
                 self._queue.popleft()
-            self._trained.extend(self._train(jobs))
+            self._trained.extend(self._train(asks))
         return attempt(*self._trained.popleft())
 
-    def _waiting(self) -> list[_Job]:
-        """The orders at the head of the queue that may be stacked; of a client's several only the first, because the
-        others start from what that one leaves."""
-        jobs: dict[str, _Job] = {}
+    def _waiting(self) -> list[Ask]:
+        """What the clients at the head of the queue ask that may be stacked; of a client's several orders only the
+        first, because the others start from what that one leaves."""
+        asks: dict[str, Ask] = {}
+        if len(self._queue) < 2:
+            return []
+        self._look_at_step()
         for order in self._queue:
-            job = self._job(order) if len(jobs) < self.slots and order.client not in jobs else None
-            if job is None:
+            ask = self._ask(order) if len(asks) < self.slots and order.client not in asks else None
+            if ask is None:
                 break
-            jobs[order.client] = job
-        return list(jobs.values())
+            asks[order.client] = ask
+        return list(asks.values())
 
-    def _job(self, order: Order) -> _Job | None:
-        if not self._may or order.kind != TRAIN or order.limit is not None or not order.models:
+    def _look_at_step(self) -> None:
+        """On a CPU, whether stacking pays: it saves the overhead of a step, and stacked convolutions are slow."""
+        if self._looked or self.worker.device.type != "cpu":
+            return
+        self._looked, size = True, measured_step(self.worker)
+        if size.operations > LONG and not self._obstacle:
+            self._obstacle = f"{size}, which a CPU makes faster so"
+            self._say(self._obstacle)
+
+    def _ask(self, order: Order) -> Ask | None:
+        """How a client wants to be trained, if it can be trained with others."""
+        if self._obstacle or order.kind != TRAIN or order.limit is not None or not order.models:
             return None
         try:
-            client = self.worker.open(order)
-            examples = client.data.train
-            if (
-                client.received.layout != self.worker.travelling
-                or not isinstance(examples, Tensors)
-                or not len(examples)
-            ):
+            ask = self._plain_ask(order) if self._plain else self._full_ask(order)
+            if ask is None or ask.client.received.layout != self.worker.travelling or not len(ask.examples):
                 return None
-            job = _Job(order, client, examples)
-            return job if self._agrees(job) else None
-        except Exception:  # carried out alone, this order will say what is wrong with it
-            return None
+            if self._plain and not self._training.knows(ask):
+                self.worker.enter(ask.client, self.worker.weights)
+            self._training.check(ask)
+            return ask
+        except CannotStack as reason:
+            self._say(str(reason))
+            if not self._plain:
+                self._obstacle = str(reason)  # all that is done before a training need not be done twice
+        except Exception as error:  # carried out alone, this order will say what is wrong with it
+            _log.debug("an order is carried out alone: %s", error)
+        return None
 
-    def _agrees(self, job: _Job) -> bool:
-        """Whether batches like this client's can be stacked; tried out on the first that has them."""
-        if job.shapes not in self._verdicts:
-            self.worker.enter(job.client, self.worker.weights)
-            batch = next(job.examples.batches(self.worker.config.batch_size))
-            self._verdicts[job.shapes] = self._training.agrees(self.worker.weights, batch)
-        return self._verdicts[job.shapes]
+    def _plain_ask(self, order: Order) -> Ask:
+        return plain_ask(self.worker.open(order), self.worker.seed_of(order))
 
-    def _train(self, jobs: list[_Job]) -> list[tuple[Order, Callable[[Order], Reply]]]:
+    def _full_ask(self, order: Order) -> Ask | None:
+        """The method's own work up to its first training, as it would be done alone."""
+        worker = self.worker
+        worker.check_training()
+        worker.trainer = _collect
+        try:
+            worker.method.local_training(worker.begin(order))
+        except _Asked as asked:
+            return asked.ask
+        finally:
+            worker.trainer = worker.discretion.fit
+        return None
+
+    def _train(self, asks: list[Ask]) -> list[tuple[Order, Rest]]:
         """Orders, as they came, with what is left to do of each: to keep and to let out, when its result is asked for,
         or all of it where stacking came to nothing."""
-        groups: dict[object, list[_Job]] = {}
-        for job in jobs:
-            groups.setdefault((job.order.round, job.shapes), []).append(job)
-        rest: dict[str, Callable[[Order], Reply]] = {}
+        groups: dict[object, list[Ask]] = {}
+        for ask in asks:
+            groups.setdefault(ask.together, []).append(ask)
+        rest: dict[str, Rest] = {}
         for group in groups.values():
-            if len(group) > 1:
-                rest |= self._train_group(sorted(group, key=lambda job: -len(job.examples)))
-        return [(job.order, rest.get(job.order.client, self.worker.execute)) for job in jobs]
+            for part in self._parts(group):
+                if len(part) > 1:
+                    rest |= self._train_group(sorted(part, key=lambda ask: -len(ask.examples)))
+        orders = [ask.client.order for ask in asks]
+        return [(order, rest.get(order.client, self.worker.execute)) for order in orders]
 
-    def _train_group(self, jobs: list[_Job]) -> dict[str, Callable[[Order], Reply]]:
+    def _parts(self, group: list[Ask]) -> list[list[Ask]]:
+        steps = max(ask.epochs * steps_of(ask.examples, self.worker.config.batch_size) for ask in group)
+        if self.worker.device.type == "cpu" or len(group) < MANY or steps > SHORT:
+            return [group]
+        return [group[: len(group) // 2], group[len(group) // 2 :]]
+
+    def _train_group(self, asks: list[Ask]) -> dict[str, Rest]:
         """By client, what is left to do; nothing if training failed: each is then carried out anew and alone, so that
         the failure is its client's and nobody else's."""
-        worker = self.worker
+        finish = self._finish if self._plain else self._go_on
         try:
-            worker.check_training()
-            rows = Rows(worker.weights.layout.moving, len(jobs), worker.device)
-            for i, job in enumerate(jobs):
-                worker.enter(job.client, rows[i])
-            losses = self._training.fit(
-                rows,
-                [job.examples for job in jobs],
-                learning_rate(worker.config, jobs[0].order.round, worker.rounds),
-                [self._generator(job.order) for job in jobs],
-            )
-        except Exception:
+            self.worker.check_training()
+            trained = self._training.fit(asks)
+        except CannotStack as reason:
+            self._obstacle = str(reason)
+            self._say(self._obstacle)
             return {}
-        return {job.order.client: partial(self._finish, job.client, rows[i], losses[i]) for i, job in enumerate(jobs)}
+        except Exception as error:
+            _log.debug("clients that could not be trained together are trained one by one: %s", error)
+            return {}
+        return {ask.client.name: partial(finish, trained, row) for row, ask in enumerate(asks)}
 
-    def _finish(self, client: Client, row: Weights, loss: float, order: Order) -> Update:
-        client.trained(loss)
-        whole = row.layout is self.worker.travelling
-        return self.worker.leave(client, order, row, row if whole else row.take(self.worker.travelling))
+    def _finish(self, trained: Trained, row: int, order: Order) -> Update:
+        worker, ask = self.worker, trained.asks[row]
+        ask.client.trained(trained.fitted(row).loss)
+        if worker.config.keep_optimizer:
+            ask.client.state.keep(worker.optimizers.group(ask.optimizer), trained.kept(row))
+        weights = trained.rows[row]
+        whole = weights.layout is worker.travelling
+        return worker.leave(ask.client, order, weights, weights if whole else weights.take(worker.travelling))
 
-    def _generator(self, order: Order) -> torch.Generator | None:
-        return torch.Generator().manual_seed(self.worker.seed_of(order)) if self.worker.config.shuffle else None
+    def _go_on(self, trained: Trained, row: int, order: Order) -> Reply:
+        """All that the method does, with a first training that is done already. Further ones are the client's own."""
+        worker = self.worker
+
+        def done(
+            client: Client, model: Any, task: Any, examples: Any, optimizer: Any, *_: Any, **settings: Any
+        ) -> Fitted:
+            worker.trainer = worker.discretion.fit
+            fitted = trained.fitted(row)
+            worker.weights.put(trained.rows[row])
+            optimizer.restore(trained.kept(row))
+            order_of_batches, random = trained.asks[row].order, trained.random(row)
+            if order_of_batches is not None:
+                settings["generator"].set_state(order_of_batches.get_state())
+            if random is not None:
+                generator_of(worker.device).set_state(random)
+            return fitted
+
+        worker.trainer = done
+        try:
+            return worker.execute(order)
+        finally:
+            worker.trainer = worker.discretion.fit
+
+    def _say(self, reason: str) -> None:
+        if reason not in self._said:
+            self._said.add(reason)
+            _log.warning("clients are trained one by one, not stacked: %s", reason)
 
 
-def _plain(worker: Worker) -> bool:
-    """Whether recipe, method and task leave the training loop as `core.training.fit` has it."""
-    config = worker.config
-    return (
-        type(worker.method).local_training is Method.local_training
-        and type(worker.discretion).fit is Discretion.fit
-        and type(worker.task).augment is Task.augment
-        and config.optimizer == "sgd"
-        and not config.keep_optimizer
-        and (config.precision == "fp32" or worker.device.type == "cpu")
-        and any(p.requires_grad for p in worker.model.parameters())
-    )
+class _Asked(BaseException):
+    """Ends a method's work where it wants to train."""
+
+    def __init__(self, ask: Ask) -> None:
+        super().__init__()
+        self.ask = ask
+
+
+def _collect(client: Client, *arguments: Any, **settings: Any) -> Fitted:
+    raise _Asked(full_ask(client, arguments, settings, generator_of(client._worker.device).get_state()))
+
+
+def _obstacle(worker: Worker) -> str:
+    """What of recipe and method stands against stacking, if anything does."""
+    if type(worker.discretion).fit is not Discretion.fit:
+        return "noise is added to the gradients of single examples"
+    if worker.sums is not None:
+        return "updates are summed securely"
+    return "" if any(p.requires_grad for p in worker.model.parameters()) else "nothing of the model is trained"

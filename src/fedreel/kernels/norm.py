@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedreel.machine.device import under_vmap
+
 Rectifier = Literal["relu", "relu6"]
 CEILING = {None: None, "relu": 0.0, "relu6": 6.0}  # as the kernels know them: 0 is none
 DEVICES = ("cuda",)
@@ -49,7 +51,7 @@ def _suits(norm: nn.BatchNorm2d | nn.BatchNorm3d, x: Tensor, shortcut: Tensor | 
     """Whether the kernels can take it: in training, with channels together in memory, nothing mapped over clients."""
     if not norm.training or norm.momentum is None or not norm.affine or norm.weight.dtype != torch.float32:
         return False
-    if torch._C._functorch.maybe_current_level() is not None:
+    if under_vmap():
         return False
     together = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
     if x.dtype not in TYPES or x.shape[1] % 8 or not x.is_contiguous(memory_format=together):

@@ -45,6 +45,19 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
+def channels_together(x: Tensor) -> Tensor:
+    """Images or clips whose channels lie together in memory, as most kernels want them. Under vmap, which knows no such
+    layout, they are only made contiguous."""
+    if under_vmap():
+        return x.contiguous()
+    return x.contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
+
+
+def under_vmap() -> bool:
+    """Whether tensors stand for those of several clients or examples (torch.func), which not every operation knows."""
+    return torch._C._functorch.maybe_current_level() is not None
+
+
 def pin(memory: np.ndarray) -> bool:
     """Keep this memory where a GPU can copy from it by itself; False if that cannot be had, and copies are made at
     once. `unpin` it before it is given back."""

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from fedreel import playground
 from fedreel.config import DataConfig, check_ranges
 from fedreel.core.task import Examples, Outputs, Population, Tensors
+from fedreel.machine.device import channels_together
 from fedreel.models.backbone import Backbone, BackboneConfig, Images
 from fedreel.models.classifier import Classifier
 from fedreel.models.resnet import ResNet18Config
@@ -112,7 +113,7 @@ class Image(Contrasting):
         scale = self.backbone.input_scale
         mean, std = (_constants(values, samples.device) for values in (scale.mean, scale.std))
         x = ((scaled(samples, self.size).float() / 255 - mean) / std).permute(0, 3, 1, 2)
-        return x.contiguous(memory_format=torch.channels_last if x.is_cuda else torch.contiguous_format)
+        return channels_together(x) if x.is_cuda else x.contiguous()
 
     def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
         """`top1_own` is the accuracy if classes were as common as among the client's training images."""

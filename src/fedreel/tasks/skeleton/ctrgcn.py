@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedreel.machine.device import channels_together
 from fedreel.models.pretrained import load_pretrained
 from fedreel.tasks.skeleton.layered import LayeredBackbone, LayeredConfig
 from fedreel.tasks.skeleton.network import Pointwise, Skeleton
@@ -93,7 +94,7 @@ class RefinedConvolution(nn.Module):
         maps = self.transform(x).unflatten(1, (self.subsets, -1))
         # Subsets beside the joints they come from: one product per channel moves and adds them up.
         moved = Product.apply(maps.permute(0, 2, 3, 1, 4).flatten(3), refined.transpose(1, 2).flatten(2, 3))
-        return moved.contiguous(memory_format=torch.channels_last)
+        return channels_together(moved)
 
 
 class Product(torch.autograd.Function):

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from fedreel.config import check_ranges
 from fedreel.errors import RecipeError
 from fedreel.fields import ModelName
+from fedreel.machine.device import channels_together
 from fedreel.models.backbone import Backbone, BackboneConfig, Published
 from fedreel.tasks.skeleton.graph import Bones
 from fedreel.tasks.skeleton.topology import Kind, Topology
@@ -93,7 +94,7 @@ class SkeletonBackbone(Backbone):
         """Bodies side by side in the batch, every coordinate of every joint normalised."""
         n, c, t, v, m = x.shape
         h = x.permute(0, 4, 3, 1, 2).reshape(n * m, v * c, t)
-        return self.data_bn(h).view(n * m, v, c, t).permute(0, 2, 3, 1).contiguous(memory_format=torch.channels_last)
+        return channels_together(self.data_bn(h).view(n * m, v, c, t).permute(0, 2, 3, 1))
 
     def leave(self, h: Tensor, bodies: int) -> Tensor:
         """Means over time and joints, then over bodies."""

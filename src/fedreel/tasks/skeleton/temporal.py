@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedreel.machine.device import under_vmap
 from fedreel.tasks.skeleton.network import Pointwise
 
 
@@ -40,7 +41,7 @@ class Timewise(nn.Conv2d):
         super().__init__(channels, out, (kernel, 1), (stride, 1), (kernel // 2 * dilation, 0), (dilation, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.is_cuda:
+        if x.is_cuda or under_vmap():
             return super().forward(x)
         reach, dilation, stride = int(self.padding[0]), self.dilation[0], self.stride[0]
         padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, 0, 0, reach, reach))

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedreel.data.input_scale import IMAGENET, KINETICS, InputScale
+from fedreel.machine.device import channels_together
 from fedreel.models.backbone import BackboneConfig
 
 Norm = Literal["backbone", "plain", "imagenet"]
@@ -31,7 +32,7 @@ def network_input(clips: Tensor, scale: InputScale = KINETICS) -> Tensor:
         values = (scale.mean, scale.std)
         mean, std = (torch.stack([torch.full((1, 1, 1), v, device=x.device) for v in three]) for three in values)
         x = (x - mean) / std
-    return x.contiguous(memory_format=torch.channels_last_3d) if x.is_cuda else x
+    return channels_together(x) if x.is_cuda else x
 
 
 def scale_card(scale: InputScale) -> dict[str, Any]:

@@ -1,0 +1,213 @@
+"""Local training of several clients at once: their tensors are rows, a step is one call or the replay of one graph."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+from fedreel.core.capture import Recorder, Replayed
+from fedreel.core.client import Worker
+from fedreel.core.task import Examples, Tensors
+from fedreel.core.training import Fitted
+from fedreel.engines.stacked.agreement import Agreement, agreement, held_rows, trained_names
+from fedreel.engines.stacked.ask import Ask, CannotStack
+from fedreel.engines.stacked.draws import OwnDraws, generator_of
+from fedreel.engines.stacked.feed import feed, steps_of
+from fedreel.engines.stacked.optimizers import make_row_optimizer
+from fedreel.engines.stacked.rows import Named, Rows
+from fedreel.engines.stacked.step import Kind, StackedStep
+from fedreel.machine.device import sent
+
+PLACES = 3  # sizes of groups and kinds of steps whose memory and recordings are kept
+FEW, ENOUGH = 4, 16  # clients and steps from which it shows whether clients' batches are alike
+QUARTERS = 4  # a recorded step is of a quarter of the clients, of two, three, or all
+
+
+class StackedTraining:
+    """`core.training.fit` for many clients of a worker, equal up to rounding. On a GPU it returns before the work is
+    done, and random numbers are drawn for all clients at once; elsewhere each draws its own (`own_draws`)."""
+
+    def __init__(self, worker: Worker, make_recorder: Callable[[], Recorder] | None, own_draws: bool) -> None:
+        self._worker, self._make_recorder, self._own_draws = worker, make_recorder, own_draws
+        self._kinds: dict[Hashable, tuple[Kind, Agreement] | CannotStack] = {}
+        self._places: OrderedDict[Hashable, Place] = OrderedDict()
+        self._stream = torch.cuda.Stream(worker.device) if worker.device.type == "cuda" else None
+
+    def knows(self, ask: Ask) -> bool:
+        """Whether steps of this kind have been tried out."""
+        return (ask.kind, _looks(ask.examples)) in self._kinds
+
+    def check(self, ask: Ask) -> None:
+        """Raise `CannotStack` unless this client's steps can be stacked; tried out on the first of their kind, whose
+        model the worker's must be."""
+        key = ask.kind, _looks(ask.examples)
+        if key not in self._kinds:
+            worker = self._worker
+            mixed = worker.config.precision == "bf16" and worker.device.type == "cuda"
+            kind = Kind(worker.model, worker.task, worker.config, ask.terms, ask.adjust, mixed)
+            batch = next(iter(ask.examples.batches(worker.config.batch_size)))
+            try:
+                self._kinds[key] = kind, agreement(worker, kind, ask, batch, self._own_draws)
+            except CannotStack as reason:
+                self._kinds[key] = reason
+        found = self._kinds[key]
+        if isinstance(found, CannotStack):
+            raise found
+
+    def fit(self, asks: Sequence[Ask]) -> Trained:
+        """Train clients that ask for the same. Those with batches of equal form take a step together. Those with fewer
+        batches begin later, so that all end an epoch, with their shorter batches, at the same time."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._worker.device))
+        with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
+            return self._fit(asks)
+
+    def _fit(self, asks: Sequence[Ask]) -> Trained:
+        worker, epochs = self._worker, asks[0].epochs
+        size = worker.config.batch_size
+        worker.model.train()
+        place = self._place(asks)
+        place.enter(worker, asks, self._own_draws)
+        steps = [steps_of(ask.examples, size) for ask in asks]
+        made = Replayed(place.step, epochs * max(steps), place.recorder, (place,)) if place.recorder else None
+        counts, made_together = [0] * len(asks), 0
+        for _ in range(epochs):
+            for members, batch in feed([a.examples for a in asks], [a.order for a in asks], steps, size, worker.device):
+                place.make(made, members, batch)
+                made_together += 1
+                for member in members:
+                    counts[member] += 1
+                if len(asks) >= FEW and made_together >= ENOUGH and 2 * sum(counts) < 3 * made_together:
+                    raise CannotStack("batches of different clients have different shapes")
+        return Trained(place, asks, counts, worker.config.keep_optimizer)
+
+    def _place(self, asks: Sequence[Ask]) -> Place:
+        key = asks[0].kind, len(asks)
+        if key not in self._places:
+            found = self._kinds[asks[0].kind, _looks(asks[0].examples)]
+            assert not isinstance(found, CannotStack)
+            recorder = self._make_recorder() if self._make_recorder is not None else None
+            self._places[key] = Place(self._worker, *found, asks, recorder)
+            while len(self._places) > PLACES:
+                if self._stream is not None:
+                    self._stream.synchronize()  # it may still work there
+                self._places.popitem(last=False)
+        self._places.move_to_end(key)
+        return self._places[key]
+
+
+class Place:
+    """Where a group of clients is trained: memory that stays for all groups of this size and kind, so that a recorded
+    step serves them all."""
+
+    def __init__(
+        self, worker: Worker, kind: Kind, seen: Agreement, asks: Sequence[Ask], recorder: Recorder | None
+    ) -> None:
+        self.recorder, self._random, self._columns = recorder, seen.random, seen.columns
+        self.rows = Rows(worker.weights.layout.moving, len(asks), worker.device)
+        names, params = trained_names(worker, asks[0]), asks[0].optimizer.params
+        moved = [i for i, reached in enumerate(seen.reached) if reached or worker.config.optimizer == "sgd"]
+        self.optimizer = make_row_optimizer([params[i] for i in moved], moved, worker.config)
+        trained = [names[i] for i in moved]
+        given = {n: torch.stack([ask.given[n] for ask in asks]) for n in asks[0].given}
+        slots = self.optimizer.slots([*self.rows.stacked(trained).values()])
+        self.held = held_rows(self.rows, trained, given, slots, worker.device)
+        self.step = StackedStep(kind, self.held, self.optimizer, seen.changing, seen.columns)
+        self.draws: OwnDraws | None = None
+
+    def enter(self, worker: Worker, asks: Sequence[Ask], own_draws: bool) -> None:
+        """Set everything up as these clients begin."""
+        self._models(worker, asks)
+        for name, tensor in self.held.given.items():
+            torch.stack([ask.given[name] for ask in asks], out=tensor)
+        for tensor in (*self.held.slots.values(), self.held.totals):
+            tensor.zero_()
+        for row, ask in enumerate(asks):
+            if ask.kept:
+                self.optimizer.restore(self.held.slots, row, ask.kept)
+        self.optimizer.reset(asks[0].lr)
+        self.draws = self.step.draws = None
+        if self._random and own_draws:
+            self.draws = self.step.draws = OwnDraws([ask.random for ask in asks], worker.device)
+        elif self._random:
+            generator_of(worker.device).set_state(asks[0].random)
+
+    def make(self, replayed: Replayed | None, members: Sequence[int], batch: tuple[Tensor, ...]) -> None:
+        """A step of these clients, whose batches are stacked."""
+        clients, last = self.rows.clients, members[-1] + 1
+        quarter = -(-clients // QUARTERS)
+        width = last if replayed is None else min(clients, -(-last // quarter) * quarter)
+        step = self.step if replayed is None else replayed
+        if len(members) == width:
+            self._draw_for(members)
+            step(batch)
+        elif replayed is not None and 2 * len(members) >= width:
+            whose = {member: i for i, member in enumerate(members)}
+            self._draw_for([row if row in whose else None for row in range(width)])
+            rows = sent(torch.tensor([whose.get(row, 0) for row in range(width)]), batch[0].device)
+            active = sent(torch.tensor([row in whose for row in range(width)]), batch[0].device)
+            step((*(column[rows] for column in batch), active))
+        else:
+            self._draw_for(members)
+            self.step.some(members, batch)
+
+    def _draw_for(self, members: Sequence[int | None]) -> None:
+        if self.draws is not None:
+            self.draws.members = members
+
+    def _models(self, worker: Worker, asks: Sequence[Ask]) -> None:
+        models = [next(iter(ask.client.models.values())) for ask in asks]
+        same = all(m is models[0] for m in models) and models[0].layout == self.rows.layout
+        if same and all(ask.start is None for ask in asks):
+            self.rows.fill(asks[0].client.received)
+            return
+        for row, ask in enumerate(asks):
+            if ask.start is None:
+                worker.enter(ask.client, self.rows[row])
+            else:
+                self.rows[row].put(ask.start)
+
+
+class Trained:
+    """How a group of clients ended. It has memory of its own: the place is for the next group."""
+
+    def __init__(self, place: Place, asks: Sequence[Ask], counts: Sequence[int], keep_optimizer: bool) -> None:
+        self.asks, self._counts = asks, counts
+        self.rows = place.rows.copy()
+        slots, held = place.held.slots, place.optimizer
+        self._kept = [held.state(slots, row) for row in range(len(asks))] if keep_optimizer else [{} for _ in asks]
+        self._random = None if place.draws is None else [*place.draws.states]
+        self._totals = place.held.totals.to("cpu", copy=True, non_blocking=True)
+        gpu = place.held.totals.is_cuda
+        self._until = torch.cuda.current_stream().record_event() if gpu else None
+
+    def wait(self) -> None:
+        """Until the device has done it."""
+        if self._until is not None:
+            self._until.synchronize()
+
+    def fitted(self, row: int) -> Fitted:
+        self.wait()
+        seen = self.asks[row].epochs * len(self.asks[row].examples)
+        loss = float(self._totals[row]) / seen if seen else math.nan
+        return Fitted(loss, seen, self._counts[row], self.asks[row].lr)
+
+    def kept(self, row: int) -> Named:
+        """What the client's optimizer goes on from."""
+        return self._kept[row]
+
+    def random(self, row: int) -> Tensor | None:
+        """Where the client's random numbers are, if it drew its own."""
+        return None if self._random is None else self._random[row]
+
+
+def _looks(examples: Examples) -> Hashable:
+    """Equal for examples whose batches are alike but for their sizes."""
+    if isinstance(examples, Tensors):
+        return tuple((t.dim(), t.dtype) for t in examples.tensors)
+    return type(examples)

@@ -1,0 +1,136 @@
+"""The stacked engine on a GPU: steps are recorded, and what comes of them is what the local engine gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedreel.config import Recipe, RoundConfig, TrainConfig
+from fedreel.core.capture import Recorder
+from fedreel.core.job import Job
+from fedreel.core.method import Method
+from fedreel.engines.auto import AutoEngine
+from fedreel.engines.local import LocalEngine
+from fedreel.engines.stacked.training import StackedTraining
+from fedreel.engines.streams import StreamsEngine
+from fedreel.engines.vector import VectorEngine
+from fedreel.methods.fedavg import FedAvg
+from fedreel.methods.fedprox import FedProx
+from fedreel.methods.fsar import FSAR
+from fedreel.methods.moon import MOON
+from fedreel.methods.scaffold import SCAFFOLD
+from support.stacked import EqualPoints, Masks, assert_close, assert_dropped_three_in_ten, both, masks
+from support.toy import Random, Toy, make_worker, orders, results
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+NEAR = 1e-4  # sums are taken in another order
+
+
+@pytest.fixture(autouse=True)
+def full_precision() -> Iterator[None]:
+    kinds = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [kind.allow_tf32 for kind in kinds]
+    for kind in kinds:
+        kind.allow_tf32 = False
+    yield
+    for kind, allowed in zip(kinds, before):
+        kind.allow_tf32 = allowed
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each attempt to record a step succeeded."""
+    found: list[bool] = []
+    record = Recorder.record
+
+    def counting(self: Recorder, *args: Any) -> Any:
+        recording = record(self, *args)
+        found.append(recording is not None)
+        return recording
+
+    monkeypatch.setattr(Recorder, "record", counting)
+    return found
+
+
+@pytest.mark.parametrize(
+    "method",
+    [FedAvg(), FedProx(mu=0.3), MOON(mu=0.5), FSAR(mu=0.1, blocks=2), SCAFFOLD()],
+    ids=lambda m: type(m).__name__,
+)
+@pytest.mark.parametrize("task", [EqualPoints(clients=8), Toy(clients=5)], ids=["equal", "batch norm, unequal"])
+@pytest.mark.parametrize("how", [{"momentum": 0.9}, {"optimizer": "adam", "weight_decay": 0.1, "lr": 0.01}], ids=str)
+def test_recorded_steps_of_stacked_clients_end_as_local(
+    tmp_path: Path, recorded: list[bool], method: Method, task: Any, how: dict[str, Any]
+) -> None:
+    train = TrainConfig(**{"batch_size": 4, "lr": 0.02, "epochs": 4, **how})
+    one, seen, many, seen_too = both(tmp_path, method, RoundConfig(rounds=3), task=task, train=train, device="cuda")
+    assert_close(one.weights, many.weights, NEAR)
+    for a, b in zip(seen.of("train"), seen_too.of("train")):
+        assert a["loss"] == pytest.approx(b["loss"], abs=NEAR)
+    assert recorded
+    assert all(recorded)
+
+
+def test_clients_in_two_halves_end_as_local(tmp_path: Path) -> None:
+    """So many clients with so few steps are trained in two halves, the second while the first is answered."""
+    one, _, many, _ = both(tmp_path, FedAvg(), RoundConfig(rounds=4), task=EqualPoints(clients=50), device="cuda")
+    assert_close(one.weights, many.weights, NEAR)
+
+
+def test_clients_that_draw_their_own_random_numbers_end_as_local(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they do not in earnest; but so every number can be compared."""
+    begin = StackedTraining.__init__
+    monkeypatch.setattr(StackedTraining, "__init__", lambda self, worker, *_: begin(self, worker, None, True))
+    one, _, many, _ = both(tmp_path, FedAvg(), RoundConfig(rounds=2), task=Random(clients=5), device="cuda")
+    assert_close(one.weights, many.weights, NEAR)
+
+
+def test_a_client_s_own_mask_is_that_of_the_local_engine(tmp_path: Path) -> None:
+    how = TrainConfig(batch_size=8, lr=0.7)
+    worker = make_worker(tmp_path / "vector", FedAvg(), Masks(), how, device="cuda")
+    local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), Masks(), how, device="cuda"))
+    wanted = orders(local.blueprint.start.clone(), list(worker.population.clients))
+    alone = -torch.stack([u.weights["backbone.weight"][0] for u in results(local, wanted)]).cpu().round()
+    assert torch.equal(masks(worker, own_draws=True), alone)
+
+
+def test_recorded_random_numbers_are_as_many_and_differ_from_step_to_step(tmp_path: Path, recorded: list[bool]) -> None:
+    worker = make_worker(tmp_path, FedAvg(), Masks(), TrainConfig(batch_size=8, lr=0.7), device="cuda")
+    assert_dropped_three_in_ten(masks(worker, Recorder))
+    worker.config = replace(worker.config, epochs=20)
+    engine = VectorEngine(worker)
+    engine._training = StackedTraining(worker, Recorder, own_draws=False)
+    wanted = orders(engine.blueprint.start.clone(), list(worker.population.clients))
+    kept = -torch.stack([u.weights["backbone.weight"][0] for u in results(engine, wanted)]).cpu()  # of 20 steps
+    assert all(recorded)
+    assert recorded
+    assert abs(float(kept.mean()) - 14) < 0.3  # 20 draws of 0.7, a deviation of 2.05, and 2,000 of these
+    assert 1.8 < float(kept.std()) < 2.3  # the same mask in every step would give 9.2
+
+
+def test_many_rounds_take_no_more_memory_than_a_few(tmp_path: Path) -> None:
+    worker = make_worker(tmp_path, FedAvg(), EqualPoints(clients=40), device="cuda")
+    engine, used = VectorEngine(worker), []
+    start = engine.blueprint.start.clone()
+    for i in range(12):
+        assert len(results(engine, orders(start, list(worker.population.clients), first=1 + 40 * i))) == 40
+        torch.cuda.synchronize()
+        used.append(torch.cuda.memory_allocated())
+    assert used[-1] <= used[3]
+
+
+@pytest.mark.parametrize(("engine", "chosen"), [(AutoEngine, "vector"), (StreamsEngine, "local")])
+def test_small_steps_are_stacked_and_not_made_side_by_side(tmp_path: Path, engine: Any, chosen: str) -> None:
+    named = {"task": {"name": "toy"}, "method": {"name": "fedavg"}, "engine": {"name": "auto"}}
+    recipe = Recipe(system="toy", device="cuda", train=TrainConfig(batch_size=4), round=RoundConfig(rounds=2), **named)
+    with closing(engine.begin(Job(recipe, Toy(clients=4), FedAvg(), torch.device("cuda"), tmp_path))) as begun:
+        assert begun.chosen == chosen
+        assert "billion operations" in begun.why

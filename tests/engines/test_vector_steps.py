@@ -1,0 +1,257 @@
+"""What of a training step is stacked, to what end, and what is left alone for which reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedreel.config import RoundConfig, TrainConfig
+from fedreel.core.method import Method
+from fedreel.core.task import ClientData, Outputs, Population, Tensors
+from fedreel.engines import vector
+from fedreel.engines.step_size import measured_step
+from fedreel.engines.vector import VectorEngine
+from fedreel.methods.ditto import Ditto
+from fedreel.methods.fedavg import FedAvg
+from fedreel.methods.fedbn import FedBN
+from fedreel.methods.feddyn import FedDyn
+from fedreel.methods.fednova import FedNova
+from fedreel.methods.fedprox import FedProx
+from fedreel.methods.fedrep import FedRep
+from fedreel.methods.fedu import FedU
+from fedreel.methods.fsar import FSAR
+from fedreel.methods.moon import MOON
+from fedreel.methods.scaffold import SCAFFOLD
+from support.recorder import FakeRecorder
+from support.stacked import (
+    CLOSE,
+    Eight,
+    EqualPoints,
+    Frozen,
+    Masks,
+    Points,
+    assert_close,
+    assert_dropped_three_in_ten,
+    both,
+    count_stacked,
+    federate,
+    ledger,
+    masks,
+)
+from support.toy import Random, Toy, make_worker, orders, results
+
+
+@dataclass(frozen=True)
+class Dropping(Points):
+    def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
+        features = F.dropout(model.backbone(batch[0]), 0.3, model.training)
+        return Outputs(features, model.head(features))
+
+
+@dataclass(frozen=True)
+class Branching(Points):
+    """Looks at values: vmap cannot follow."""
+
+    def loss(self, outputs: Outputs, batch: tuple[Tensor, Tensor]) -> Tensor:
+        loss = super().loss(outputs, batch)
+        return loss * 2 if float(loss.detach()) > 0.5 else loss
+
+
+@dataclass(frozen=True)
+class Different(Points):
+    """Whatever the reason: a stacked step gives something else."""
+
+    def loss(self, outputs: Outputs, batch: tuple[Tensor, Tensor]) -> Tensor:
+        stacked = torch._C._functorch.is_functorch_wrapped_tensor(outputs.logits)
+        return super().loss(outputs, batch) * (1.1 if stacked else 1.0)
+
+
+@pytest.fixture
+def stacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    return count_stacked(monkeypatch)
+
+
+METHODS = {
+    "a term": FedProx(mu=0.3),
+    "a term with two models": MOON(mu=2.0),
+    "a term with blocks": FSAR(mu=0.1, blocks=2),
+    "an adjustment": SCAFFOLD(),
+    "a term and an adjustment": FedDyn(alpha=0.1),
+    "two trainings": Ditto(lambda_=0.5),
+    "some tensors only": FedRep(),
+    "own norms": FedBN(),
+    "looks at what was trained": FedU(mu=0.01),
+    "steps are counted": FedNova(),
+}
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize(
+    "task", [Toy(clients=5), Random(clients=5), EqualPoints()], ids=["batch norm", "draws", "tied, partly frozen"]
+)
+def test_what_methods_do_with_clients_is_stacked_too(
+    tmp_path: Path, stacked: list[int], method: Method, task: Toy
+) -> None:
+    """Batch norm in training, dropout and augmentation by the same random numbers, terms, private state."""
+    train = TrainConfig(batch_size=4, lr=0.05, epochs=2, momentum=0.9)
+    one, seen, many, seen_too = both(tmp_path, method, task=task, train=train)
+    assert stacked == [5, 5, 5]
+    assert_close(one.weights, many.weights)
+    for a, b in zip(seen.of("train"), seen_too.of("train")):
+        assert a["loss"] == pytest.approx(b["loss"], abs=CLOSE)
+    kept = [
+        {c: make_worker(tmp_path / engine, method, task).store.load(c, (4, 0)).tensors for c in one.clients}
+        for engine in ("local", "vector")
+    ]
+    torch.testing.assert_close(kept[0], kept[1], atol=1e-4, rtol=CLOSE)  # control variates are divided by the rate
+
+
+def test_clients_draw_what_they_would_draw_alone(tmp_path: Path, stacked: list[int]) -> None:
+    """Nearly: rounding apart. With anybody else's masks the weights would be elsewhere."""
+    one, _, many, _ = both(tmp_path, FedAvg(), task=Dropping())
+    assert stacked
+    assert_close(one.weights, many.weights)
+    other, _ = federate(tmp_path / "seeded", VectorEngine, FedAvg(), task=Dropping(), seed=1)
+    assert one.weights.distance(other.weights) > 100 * CLOSE
+
+
+def test_random_numbers_of_this_process_are_left_alone(tmp_path: Path, stacked: list[int]) -> None:
+    engine = VectorEngine(make_worker(tmp_path, FedAvg(), Dropping()))
+    torch.manual_seed(5)
+    before = torch.default_generator.get_state()
+    assert len(results(engine, orders(engine.blueprint.start.clone(), ["c0", "c1", "c2"]))) == 3
+    assert stacked == [3]
+    assert torch.equal(torch.default_generator.get_state(), before)
+
+
+def test_drawn_for_all_at_once_random_numbers_are_as_many_and_differ(tmp_path: Path, stacked: list[int]) -> None:
+    how = TrainConfig(batch_size=8, lr=0.7)
+    found = [masks(make_worker(tmp_path / f"{i}", FedAvg(), Masks(), how, seed=i // 2)) for i in range(3)]
+    assert stacked == [40] * 3
+    assert_dropped_three_in_ten(found[0])
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+class PlainTerm(FedAvg):
+    def local_training(self, client: Any) -> None:
+        client.fit([lambda step: step.outputs.logits.square().mean()])
+
+
+@pytest.mark.parametrize(
+    ("method", "task", "reason"),
+    [
+        (FedAvg(), Branching(), "cannot be vmapped"),
+        (PlainTerm(), Points(), "a plain function"),
+        (FedAvg(), Frozen(), "nothing of the model is trained"),
+        (FedProx(), Different(), "other gradients"),
+    ],
+    ids=["branches", "a plain term", "nothing to train", "differs"],
+)
+def test_what_cannot_be_stacked_is_done_as_local_does_it_and_the_log_says_why(
+    tmp_path: Path, stacked: list[int], caplog: Any, method: Method, task: Toy, reason: str
+) -> None:
+    own = {"task": task, "train": TrainConfig(batch_size=4, lr=0.1)}
+    worker = make_worker(tmp_path / "vector", method, **own)
+    if isinstance(task, Frozen):
+        VectorEngine(worker)
+    else:
+        one, _, many, _ = both(tmp_path, method, **own)
+        assert one.weights.equal(many.weights)
+        assert ledger(tmp_path / "local") == ledger(tmp_path / "vector")
+    assert stacked == []
+    said = [r.message for r in caplog.records if "one by one" in r.message]
+    assert len(said) == 1
+    assert reason in said[0]
+
+
+@pytest.fixture
+def recorders(monkeypatch: pytest.MonkeyPatch) -> list[FakeRecorder]:
+    """Workers record their steps, as on a GPU; what has been recorded since."""
+    made: list[FakeRecorder] = []
+
+    class Listed(FakeRecorder):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    begin = VectorEngine.__init__
+
+    def recording(self: VectorEngine, worker: Any) -> None:
+        worker.recorder = Listed()
+        made.clear()
+        begin(self, worker)
+
+    monkeypatch.setattr(VectorEngine, "__init__", recording)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("method", "task"),
+    [(FedAvg(), EqualPoints()), (MOON(mu=0.5), Random(clients=5)), (SCAFFOLD(), Toy(clients=5))],
+    ids=["equal", "a term, unequal, draws", "an adjustment, unequal"],
+)
+@pytest.mark.parametrize("how", [{"momentum": 0.9}, {"optimizer": "adam", "weight_decay": 0.1, "lr": 0.01}], ids=str)
+def test_one_recorded_step_serves_all_groups_and_rounds(
+    tmp_path: Path, stacked: list[int], recorders: list[FakeRecorder], method: Method, task: Toy, how: dict[str, Any]
+) -> None:
+    """Clients without a batch in a step are left as they are, though the recording is of them too."""
+    train = TrainConfig(**{"batch_size": 4, "lr": 0.02, "epochs": 4, **how})
+    one, seen, many, seen_too = both(tmp_path, method, RoundConfig(rounds=3), task=task, train=train)
+    assert stacked == [5] * 3
+    assert_close(one.weights, many.weights)
+    for a, b in zip(seen.of("train"), seen_too.of("train")):
+        assert a["loss"] == pytest.approx(b["loss"], abs=CLOSE)
+    graphs = [graph for recorder in recorders for graph in recorder.made]
+    forms = 1 if isinstance(task, EqualPoints) else 5  # of 2 and 4 clients, with and without one that waits, and of 5
+    kinds = 2 if isinstance(method, MOON) else 1  # a client's first round has no contrast
+    assert forms <= len(graphs) <= forms * kinds
+    assert sum(graph.replays for graph in graphs) > 20
+
+
+def test_on_a_cpu_long_steps_are_made_one_by_one(
+    tmp_path: Path, stacked: list[int], caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stacked convolution, for one, takes a CPU longer than several alone."""
+    monkeypatch.setattr(
+        vector, "LONG", measured_step(make_worker(tmp_path / "sized", FedAvg(), Points())).operations - 1
+    )
+    one, _, many, _ = both(tmp_path, FedAvg(), task=Points())
+    assert stacked == []
+    assert one.weights.equal(many.weights)
+    assert sum("which a CPU makes faster so" in r.message for r in caplog.records) == 1
+
+
+@dataclass(frozen=True)
+class Wider(EqualPoints):
+    """Each client's points have a column more than the last one's, which nobody looks at."""
+
+    def population(self, data: Any, seed: int) -> Population:
+        return _Wider(self, seed)
+
+    def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
+        return super().forward(model, (batch[0][:, :2], batch[1]))
+
+
+class _Wider(Eight):
+    def data(self, client: str) -> ClientData:
+        whole = super().data(client)
+        x, y = whole.train.tensors
+        return ClientData(Tensors((F.pad(x, (0, int(client[1:]))), y)), whole.test, whole.numbers)
+
+
+def test_clients_whose_batches_never_have_the_same_shape_are_trained_one_by_one(
+    tmp_path: Path, stacked: list[int], caplog: Any
+) -> None:
+    own = {"task": Wider(), "train": TrainConfig(batch_size=4, lr=0.1, epochs=3)}
+    one, _, many, _ = both(tmp_path, FedAvg(), **own)
+    assert stacked == [5]  # tried once
+    assert one.weights.equal(many.weights)
+    assert ledger(tmp_path / "local") == ledger(tmp_path / "vector")
+    assert sum("have different shapes" in r.message for r in caplog.records) == 1
