@@ -54,7 +54,7 @@ PUBLISHED = {
     "skeleton": ("fsar",),  # private state
 }
 JOBS = [name for task in SMALL_TASKS for name in PUBLISHED.get(task, (f"task-{task}",))]
-JOBS += ["scaffold", "int8", "secure", "secure-private", "secure-lossy", "private", "secure-noise"]
+JOBS += ["scaffold", "int8", "secure", "secure-private", "private", "secure-noise"]
 TOY = DataConfig(role="toy")
 
 
