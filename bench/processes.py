@@ -142,7 +142,7 @@ def time_recipes(
             if given.minutes and time.monotonic() - BEGAN > 60 * given.minutes:
                 sys.exit(f"{given.minutes:g} minutes are over: the same command goes on with {key}")
             if (name, source) not in warm:
-                run_recipe(name, engine, folder / f"warm-{len(warm)}", 1, source)
+                run_recipe(name, engine, Path(tempfile.mkdtemp(dir=folder)) / "warm", 1, source)
                 warm.add((name, source))
             kept[key] = run_recipe(name, engine, Path(tempfile.mkdtemp(dir=folder)) / "run", given.rounds, source)
             print(f"{key}: {kept[key]:.1f} s", file=sys.stderr, flush=True)
