@@ -96,3 +96,9 @@ def test_the_paper_s_recipe_and_its_tables_divide_the_videos_alike(videos: Path)
 
 def test_scales_with_claims_have_four_seeds() -> None:
     assert len(SCALES["small"].seeds) == 4
+
+
+def test_speed_beside_mae_is_the_row_of_the_other_tables(videos: Path) -> None:
+    speed = rows_on_data("mae", "small", videos)["Speed backbone R3D"]
+    other = rows_on_data("table4", "small", videos)["FedVSSL 0.9, 0"]
+    assert (speed.task, speed.method, speed.train, speed.round) == (other.task, other.method, other.train, other.round)

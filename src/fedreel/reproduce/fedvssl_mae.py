@@ -13,7 +13,7 @@ TIMES = (1, 2, 4)  # as many rounds as Speed has
 ROUNDS = {"playground": 40, "data": 270}
 R3D: dict[str, dict[str, Any]] = {  # as the other tables have it
     "playground": {"name": "r3d", "width": 8, "blocks": [1, 1, 1, 1], "bn_eps": 1e-3, "stem_size": 3},
-    "data": {"name": "r3d", "width": 64, "stem_size": 7},
+    "data": {"name": "r3d", "width": 64, "blocks": [1, 1, 1, 1], "bn_eps": 1e-3, "stem_size": 7},
 }
 VIDEOMAE: dict[str, dict[str, Any]] = {  # 7 x 7 tokens a picture; on given data the size Ti
     "playground": {"name": "videomae", "width": 48, "depth": 4, "heads": 3, "mlp": 192, "patch": 4},
