@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.models import convolution
-from fedreel.models.convolution import Conv2d, Conv3d
+from fedreel.models.convolution import Conv2d, Conv3d, Depthwise, Depthwise2d
 
 
 @pytest.fixture(autouse=True)
@@ -84,3 +84,36 @@ def _of_step(layer: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
     x = x.clone().requires_grad_()
     y = layer(x)
     return (y.detach(), *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()]))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "sides"), [(3, 1, 1, (4, 5)), (5, 2, 1, (6, 7)), (3, 2, 0, (6, 4))]
+)
+def test_gradients_of_a_depthwise_convolution_are_right(
+    kernel: int, stride: int, padding: int, sides: tuple[int, int]
+) -> None:
+    x = torch.randn(2, 3, *sides, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(3, 1, kernel, kernel, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x, weight: Depthwise.apply(x, weight, stride, padding), (x, weight))
+
+
+@pytest.mark.parametrize(("machine", "ours"), [("aarch64", True), ("x86_64", False)])
+def test_a_depthwise_convolution_trains_alike_on_every_machine(
+    machine: str, ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolution.platform, "machine", lambda: machine)
+    layer, plain = Depthwise2d(4, 5, 2, 2), nn.Conv2d(4, 4, 5, 2, 2, groups=4, bias=False)
+    check(layer, plain, torch.randn(3, 4, 9, 9), exactly=False)
+    x = torch.randn(1, 4, 9, 9)
+    assert ("Depthwise" in str(layer(x).grad_fn)) == ours
+
+
+def test_depthwise_gradients_are_for_each_client_where_clients_are_stacked() -> None:
+    layer, x = Depthwise2d(2, 3, 1, 1), torch.randn(3, 1, 2, 4, 4)
+
+    def loss(weight: Tensor, x: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, {"weight": weight}, x).square().sum()
+
+    stacked = torch.func.vmap(torch.func.grad(loss), (None, 0))(layer.weight, x)
+    alone = [torch.autograd.grad(loss(layer.weight, one), layer.weight)[0] for one in x]
+    torch.testing.assert_close(stacked, torch.stack(alone))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -16,6 +13,7 @@ from fedreel.data.input_scale import LITE, InputScale
 from fedreel.fields import ModelName
 from fedreel.kernels.norm import normed
 from fedreel.models.backbone import Backbone, BackboneConfig, Images, Published
+from fedreel.models.convolution import Depthwise2d, onednn
 from fedreel.models.pretrained import load_pretrained
 from fedreel.zoo import HERE
 
@@ -87,7 +85,7 @@ class EfficientNetLite0(Backbone):
         self.init_weights()
 
     def features(self, x: Tensor) -> Tensor:
-        with _onednn():
+        with onednn():
             x = normed(self._bn0, self._conv_stem(x), then="relu6")
             for block in self._blocks:
                 x = block(x)
@@ -103,7 +101,7 @@ class EfficientNetLite0(Backbone):
         """Kaiming by the outputs that an input reaches. A depthwise input reaches one channel only: counting all of
         them, as PyTorch does, would leave numbers so small that the epsilon of the norms outweighs them."""
         for module in self.modules():
-            if isinstance(module, SameConv2d):
+            if isinstance(module, SameConv2d | SameDepthwise2d):
                 reached = module.out_channels // module.groups * module.kernel_size[0] ** 2
                 nn.init.normal_(module.weight, std=(2 / reached) ** 0.5)
 
@@ -118,7 +116,7 @@ class Block(nn.Module):
         if self.expands:
             self._expand_conv = SameConv2d(inputs, inner, 1)
             self._bn0 = _norm(inner)
-        self._depthwise_conv = SameConv2d(inner, inner, kernel, stride=stride, groups=inner)
+        self._depthwise_conv = SameDepthwise2d(inner, kernel, stride)
         self._bn1 = _norm(inner)
         self._project_conv = SameConv2d(inner, outputs, 1)
         self._bn2 = _norm(outputs)
@@ -134,25 +132,29 @@ class SameConv2d(nn.Conv2d):
     """A convolution padded as TensorFlow pads even sides ("same"): where the zeros cannot be shared out evenly, which
     is when it strides, one more lies at the right and at the bottom."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
         zeros = kernel - stride
-        super().__init__(inputs, outputs, kernel, stride=stride, padding=zeros // 2, groups=groups, bias=False)
+        super().__init__(inputs, outputs, kernel, stride=stride, padding=zeros // 2, bias=False)
         self.odd = zeros % 2
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(nn.functional.pad(x, (0, self.odd, 0, self.odd)) if self.odd else x)
+        return super().forward(_evened(x, self.odd))
 
 
-@contextmanager
-def _onednn() -> Iterator[None]:
-    """Within this, CPUs use oneDNN even where `fedreel.machine.device` has switched it off: without it, depthwise
-    convolutions go channel by channel on 64-bit ARM."""
-    before = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = True  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        torch.backends.mkldnn.enabled = before
+class SameDepthwise2d(Depthwise2d):
+    """Likewise, each channel by itself."""
+
+    def __init__(self, channels: int, kernel: int, stride: int) -> None:
+        zeros = kernel - stride
+        super().__init__(channels, kernel, stride, zeros // 2)
+        self.odd = zeros % 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(_evened(x, self.odd))
+
+
+def _evened(x: Tensor, odd: int) -> Tensor:
+    return nn.functional.pad(x, (0, odd, 0, odd)) if odd else x
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
