@@ -1,12 +1,14 @@
 """Few bytes against full updates: how good systems become, bytes up a round, and what of a change each code loses.
 
-    python bench/transfer.py [--systems recognition cfedvs] [--forms int8] [--seeds 0 1 2] [--set KEY=VALUE ...]
+    python bench/transfer.py [--systems clips cfedvs] [--forms int8] [--seeds 0 1 2] [--set KEY=VALUE ...]
     python bench/transfer.py --codes
 
 The first trains each system with full updates and in each form, from the same seeds and data, and compares means over
-clients' test samples after the last round, in points. The second takes one client's change of the recognizer as
-training makes it, and says what share of its length is lost: by fedreel's codes, and by others that were tried. It also
-says what is left of a model's bytes as news for a site that has the one of the round before. The last line is JSON.
+clients' test samples after the last round, in points; `sd` is that of the seeds' differences from full updates. Where a
+network is trained from nothing, rounding alone moves its end, so these differences tell little. The second takes one
+client's change of the recognizer as training makes it, and says what share of its length is lost: by fedreel's codes,
+and by others that were tried. It also says what is left of a model's bytes as news for a site that has the one of the
+round before. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -40,12 +42,12 @@ FORMS = {
     "top-k": ["transfer.up=top-k"],
     "top-k, no feedback": ["transfer.up=top-k", "transfer.feedback=false"],
 }
-MEASURES = {"recognition": "top1", "cfedvs": "f1", "fsar": "top1", "fedlid": "top1"}
+MEASURES = {"clips": "top1", "recognition": "top1", "cfedvs": "f1", "fsar": "top1", "fedlid": "top1"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--systems", nargs="+", default=["recognition", "cfedvs"], choices=MEASURES)
+    parser.add_argument("--systems", nargs="+", default=["clips", "cfedvs"], choices=MEASURES)
     parser.add_argument("--forms", nargs="+", default=["int8"], choices=FORMS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--set", dest="settings", action="append", default=[])
@@ -59,17 +61,19 @@ def main() -> None:
 
 def show_systems(systems: Sequence[str], forms: Sequence[str], seeds: Sequence[int], settings: Sequence[str]) -> None:
     found: dict[str, Any] = {}
-    print(f"{'system':<14}{'updates':<20}{'measure':<10}{'points':>8}{'from full':>11}{'MB up a round':>15}")
+    print(f"{'system':<14}{'updates':<20}{'measure':<10}{'points':>8}{'from full':>11}{'sd':>7}{'MB up a round':>15}")
     for system in systems:
-        full = 0.0
+        full: list[float] = []
         for form in dict.fromkeys(["full", *forms]):
             runs = [trained(system, seed, [*FORMS[form], *settings]) for seed in seeds]
-            points = 100 * statistics.fmean(r["metrics"][MEASURES[system]] for r in runs)
-            full = points if form == "full" else full
+            points = [100 * r["metrics"][MEASURES[system]] for r in runs]
+            full = full or points
+            off = [mine - whole for mine, whole in zip(points, full)]
+            spread = statistics.stdev(off) if len(off) > 1 else 0.0
             up = statistics.fmean(r["bytes_up"] / r["rounds"] for r in runs) / 1e6
-            numbers = f"{points:>8.2f}{points - full:>+11.2f}{up:>15.3f}"
+            numbers = f"{statistics.fmean(points):>8.2f}{statistics.fmean(off):>+11.2f}{spread:>7.2f}{up:>15.3f}"
             print(f"{system:<14}{form:<20}{MEASURES[system]:<10}{numbers}", flush=True)
-            found[f"{system}/{form}"] = {"points": round(points, 3), "from_full": round(points - full, 3), "mb_up": up}
+            found[f"{system}/{form}"] = {"points": points, "from_full": off, "mb_up": up}
     print(json.dumps(found))
 
 
