@@ -17,6 +17,6 @@ def waiting_note(share: object, last: Mapping[str, Any]) -> str:
     if known is None or not training or waiting is None or min(known, waiting / training) <= NOTEWORTHY:
         return ""
     return (
-        f"clients waited for their data {known:.0%} of the time they trained: let more of them lie in memory"
+        f"clients waited for their data {known:.0%} of the time they trained: let more data lie in memory"
         " (data.memory), or give more cores to decode them"
     )
