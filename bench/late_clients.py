@@ -4,9 +4,9 @@
 
 Pool: FedBuff on a tiny model, its whole product path with run directory, ledger and checkpoints, in pools of very
 different size, then FedAvg with cohorts of different size: seconds of a processor for a round and for the start,
-peak memory. Playground: clips at 32 clients whose devices differ much in speed; the clock's time until FedAvg, which
-waits, and FedBuff, which does not, first reach the same accuracy, three seeds. Choose: the clients' rate for either
-method, of the same three, on held-out training clips and another seed. The last line is one JSON object.
+peak memory. Playground: pictures at 32 clients whose devices differ much in speed; the clock's time until FedAvg, which
+waits, and FedBuff, which does not, first reach the same accuracy, three seeds. Choose: the settings of both methods, by
+the same rule out of as many, on held-out training pictures and other seeds. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -21,37 +21,36 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from dataclasses import dataclass
+from itertools import accumulate, pairwise, product
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-SEEDS = (0, 1, 2)
 IN_FLIGHT, BUFFER, ROUNDS = 1000, 100, 12
 COHORTS = (100, 300, 1000, 3000)  # of FedAvg
-GOAL = 0.9  # of the best accuracy that the run that waits comes to: what both must reach
-SETTINGS = {  # of the playground: the clips of its owners, shared out to 32 clients
-    "data.partition": {"name": "iid", "num_partitions": 32},
-    "train.schedule": "constant",
-    "engine.name": "local",
-    "round.trust": False,
-    "world.seconds": 0.1,
-    "world.spread": 1.5,  # of 16 devices one is ten times slower than the middling one
-}
+SEEDS, CHOOSING = (0, 1, 2), (3, 4)  # that are reported, and that settings are chosen with
+GOAL = 0.9  # of the accuracy that the best synchronous run ends with: what both must reach
 WAITS, LATE = "fedavg", "fedbuff"
-METHODS = {  # 16 clients are at work at once, and a step of the server is the mean of 16 updates
-    WAITS: {"method.name": WAITS, "round.clients": 16, "round.rounds": 24, "round.evaluate_every": 1},
-    LATE: {
-        "method.name": LATE,
-        "method.in_flight": 16,
-        "method.buffer": 16,
-        "round.rounds": 32,
-        "round.evaluate_every": 1,
+SIZES, RATES = (8, 16), (0.3, 1.0, 3.0)  # of a cohort or a buffer; of clients: what both methods are tried with
+AT_WORK, UPDATES, TESTED = 16, 512, 16  # clients of FedBuff at once; of a run, and between two of its tests
+SETTINGS: dict[str, Any] = {  # the playground's pictures: what a frozen network's first stages see, and a head on it
+    "system": "late clients",
+    "device": "cpu",
+    "task": {
+        "name": "image",
+        "size": 64,
+        "padding": 0.0,
+        "flip": 0.0,
+        "backbone": {"name": "efficientnet-lite0", "stages": 3, "init": "imagenet", "tune": "head"},
     },
+    "data": {"source": "playground", "size": "small", "partition": {"name": "iid", "num_partitions": 32}},
+    "engine": {"name": "local"},
+    "world": {"seconds": 0.1, "spread": 1.5},  # of 16 devices one is ten times slower than the middling one
 }
-RATES = (1.0, 3.0, 10.0)  # of clients, that both methods are tried with
-CHOSEN = {WAITS: 10.0, LATE: 10.0}  # by --part choose
+Setting = tuple[int, float]  # a cohort or a buffer, and a rate
+CHOSEN: dict[str, Setting] = {WAITS: (8, 0.3), LATE: (8, 0.3)}  # by --part choose
+Curve = list[tuple[float, int, float]]  # the clock, updates so far, and the accuracy
 
 
 def main() -> None:
@@ -182,67 +181,86 @@ def _noting(work: Callable[[Any], None], moments: list[float]) -> Callable[[Any,
 
 
 def choose() -> dict[str, Any]:
-    """The rate of each method: that with the highest accuracy on held-out training clips at the end, on a seed of its
-    own."""
-    print(f"{'rate':>6}{WAITS:>10}{LATE:>10}")
-    found: dict[str, dict[float, float]] = {WAITS: {}, LATE: {}}
-    for rate in RATES:
-        for name, tried in found.items():
-            tried[rate] = curve(name, max(SEEDS) + 1, {"train.lr": rate, "data.validate": True})[-1][2]
-        print(f"{rate:>6g}{found[WAITS][rate]:>10.3f}{found[LATE][rate]:>10.3f}", flush=True)
-    return {"validated": found, "chosen": {name: max(tried, key=tried.__getitem__) for name, tried in found.items()}}
+    """Each method's setting, by held-out training pictures and seeds of their own: that which reaches the goal soonest
+    by the clock, in the mean over these seeds. The goal is GOAL of the highest accuracy that a setting of FedAvg ends
+    with, in the mean over them."""
+    print(f"{'method':<10}{'setting':<24}{'ends with':>10}{'reaches the goal, s':>21}")
+    curves: dict[tuple[str, Setting], list[Curve]] = {}
+    for name, size, rate in product((WAITS, LATE), SIZES, RATES):
+        curves[name, (size, rate)] = [curve(name, (size, rate), seed, validate=True) for seed in CHOOSING]
+    ends = {key: statistics.fmean(one[-1][2] for one in found) for key, found in curves.items()}
+    goal = GOAL * max(end for (name, _), end in ends.items() if name == WAITS)
+    times = {key: statistics.fmean(reached(one, goal)[0] for one in found) for key, found in curves.items()}
+    for (name, own), when in times.items():
+        print(f"{name:<10}{_words(name, own):<24}{ends[name, own]:>10.3f}{when:>21.0f}")
+    best = {name: min((when, own) for (of, own), when in times.items() if of == name)[1] for name in (WAITS, LATE)}
+    print(f"goal {goal:.3f}; {', '.join(f'{name}: {_words(name, own)}' for name, own in best.items())}", flush=True)
+    tried = [{"method": n, "setting": own, "ends": ends[n, own], "seconds": times[n, own]} for n, own in times]
+    return {"goal": goal, "chosen": best, "tried": tried}
 
 
 def playground() -> dict[str, Any]:
-    """The goal of a seed is GOAL of the best accuracy that FedAvg comes to; a method has reached an accuracy when the
-    mean of three tests in a row is that high. Both are tested after every 16 updates."""
-    print(f"{'seed':>5}{'goal':>8}{'FedAvg, s':>12}{'FedBuff, s':>12}{'ratio':>8}{'updates':>11}{'best':>14}")
+    """What the chosen settings come to on the test pictures. The goal of a seed is GOAL of the accuracy that FedAvg
+    ends with; a method has reached an accuracy when the mean of three tests in a row is that high."""
+    print(", ".join(f"{name}: {_words(name, own)}" for name, own in CHOSEN.items()))
+    print(f"{'seed':>5}{'goal':>8}{'FedAvg, s':>12}{'FedBuff, s':>12}{'ratio':>8}{'updates':>11}{'at the end':>14}")
     rows = []
     for seed in SEEDS:
-        waits, late = (curve(name, seed, {"train.lr": CHOSEN[name]}) for name in (WAITS, LATE))
-        goal = GOAL * max(top1 for _, _, top1 in waits)
+        waits, late = (curve(name, own, seed, validate=False) for name, own in CHOSEN.items())
+        goal, ends = GOAL * waits[-1][2], [waits[-1][2], late[-1][2]]
         (when, work), (late_when, late_work) = (reached(one, goal) for one in (waits, late))
-        best = [max(top1 for _, _, top1 in one) for one in (waits, late)]
-        times = {"waits_s": when, "late_s": late_when, "ratio": when / late_when}
-        rows.append({"seed": seed, "goal": goal, **times, "updates": [work, late_work], "best": best})
-        shown = f"{when:>12.0f}{late_when:>12.0f}{when / late_when:>8.2f}{work:>6}{late_work:>5}"
-        print(f"{seed:>5}{goal:>8.3f}{shown}{best[0]:>8.3f}{best[1]:>6.3f}", flush=True)
+        ratio = when / late_when
+        times = {"waits_s": when, "late_s": late_when, "ratio": ratio}
+        rows.append({"seed": seed, "goal": goal, **times, "updates": [work, late_work], "ends": ends})
+        shown = f"{when:>12.0f}{late_when:>12.0f}{ratio:>8.2f}{work:>6}{late_work:>5}"
+        print(f"{seed:>5}{goal:>8.3f}{shown}{ends[0]:>8.3f}{ends[1]:>6.3f}", flush=True)
     ratios = [row["ratio"] for row in rows]
-    print(f"times shorter: {statistics.fmean(ratios):.2f} +- {statistics.stdev(ratios):.2f}")
-    return {"playground": rows, "mean": statistics.fmean(ratios), "sd": statistics.stdev(ratios)}
+    mean, spread = statistics.fmean(ratios), statistics.stdev(ratios)
+    print(f"times shorter: {mean:.2f} +- {spread:.2f}, at least {min(ratios):.2f}")
+    return {"playground": rows, "mean": mean, "sd": spread}
 
 
-def curve(name: str, seed: int, own: dict[str, Any]) -> list[tuple[float, int, float]]:
+def curve(name: str, setting: Setting, seed: int, validate: bool) -> Curve:
     """After each test but the first two: the clock, how many updates there have been, and the mean accuracy of this
-    test and the two before it."""
+    test and the two before it. Both methods make as many updates, and are tested equally often."""
     import torch
 
-    from fedreel.config import load_recipe
+    from fedreel.config import make_recipe
     from fedreel.runs.reading import read_metrics
     from fedreel.runs.run import run
 
     torch.set_num_threads(1)
+    size, rate = setting
+    late = {"in_flight": AT_WORK, "buffer": size} if name == LATE else {}
+    rounds = {"rounds": UPDATES // size, "evaluate_every": TESTED // size, "trust": False}
+    own = {
+        "seed": seed,
+        "method": {"name": name, **late},
+        "data": {**SETTINGS["data"], "validate": validate},
+        "train": {"epochs": 1, "batch_size": 8, "lr": rate, "schedule": "constant"},
+        "round": {**rounds, **({} if late else {"clients": size})},
+    }
     with tempfile.TemporaryDirectory() as folder:
-        recipe = replace(load_recipe("clips", {**SETTINGS, **METHODS[name], **own}), seed=seed)
-        run(recipe, Path(folder) / "run", quiet=True)
-        rounds = [*read_metrics(Path(folder) / "run", "train")]
+        run(make_recipe({**SETTINGS, **own}, __file__), Path(folder) / "run", quiet=True)
+        rows = [*read_metrics(Path(folder) / "run", "train")]
         tests = {record["round"]: record["metrics"]["top1"] for record in read_metrics(Path(folder) / "run", "test")}
-    updates = dict(zip((row["round"] for row in rounds), accumulate(row["answered"] for row in rounds)))
-    clocks = {row["round"]: row["clock"] for row in rounds}
+    updates = dict(zip((row["round"] for row in rows), accumulate(row["answered"] for row in rows)))
+    clocks = {row["round"]: row["clock"] for row in rows}
     marks = sorted(tests)
-    found = [
+    return [
         (clocks[r], updates[r], statistics.fmean(tests[s] for s in marks[i - 2 : i + 1]))
         for i, r in enumerate(marks)
         if i >= 2
     ]
-    points = " ".join(f"{clock:.0f}:{top1:.3f}" for clock, _, top1 in found)
-    print(f"{name}, seed {seed}, {own}: {points}", file=sys.stderr, flush=True)
-    return found
 
 
-def reached(found: list[tuple[float, int, float]], goal: float) -> tuple[float, int]:
+def reached(found: Curve, goal: float) -> tuple[float, int]:
     """When, and after how many updates."""
     return next(((clock, updates) for clock, updates, top1 in found if top1 >= goal), (math.inf, -1))
+
+
+def _words(name: str, setting: Setting) -> str:
+    return f"{'buffer' if name == LATE else 'cohort'} {setting[0]}, rate {setting[1]:g}"
 
 
 if __name__ == "__main__":

@@ -79,6 +79,26 @@ def test_clients_of_those_that_pretrain_tell_what_the_task_declares() -> None:
     assert last_line("-c", TOLD, warm=True) == [True, True]
 
 
+MADE = """
+import json, sys, argparse
+from pathlib import Path
+import fedvssl_ucf
+from fedreel.data import clip_index
+from fedreel.media import video
+folder = Path(sys.argv[1])
+fedvssl_ucf.make_clips(folder, argparse.Namespace(clips=3, distinct=2, seconds=0.2))
+clips = clip_index.find(folder)
+print(json.dumps([[clip.owner, clip.split, *video.read(folder / clip.path)[0].shape] for clip in clips]))
+"""
+
+
+def test_clients_like_those_of_ucf_have_as_many_clips_as_they_should_and_one_to_test_with(tmp_path: Path) -> None:
+    found = last_line("-c", MADE, str(tmp_path / "videos"), warm=True)
+    parts = [(f"client-{n}", part) for n in range(5) for part in ("test", "train", "train", "train")]
+    assert sorted((owner, part) for owner, part, *_ in found) == sorted(parts)
+    assert {tuple(shape) for _, _, *shape in found} == {(5, 240, 320, 3)}
+
+
 def test_what_the_engines_are_timed_on_is_the_same_job(tmp_path: Path) -> None:
     data = np.random.default_rng(0)
     users, labels = data.integers(0, 256, (6, 10, 3, 32, 32), dtype=np.uint8), data.integers(0, 10, (6, 10))

@@ -18,6 +18,7 @@ from fedreel.data import features
 from fedreel.data.feature_networks import ModuleFeatures, efficientnet_lite0, fingerprint
 from fedreel.data.features import (
     STEPS_AT_ONCE,
+    Annotated,
     Plain,
     card_of,
     features_at,
@@ -132,8 +133,8 @@ def test_features_that_are_not_usable_are_refused(tmp_path: Path) -> None:
 
 def test_annotated_steps_lie_around_or_after_their_picks(tmp_path: Path) -> None:
     path = grey(tmp_path / "a.mp4", [20] * 4 + [120] * 4 + [220] * 2, 8)
-    around = features_at(path, Brightness(), np.array([2, 6, 9]), 10, centred=True)
-    after = features_at(path, Brightness(), np.array([0, 4, 8]), 10, centred=False)
+    videos = [Annotated(path, np.array([2, 6, 9]), 10, True), Annotated(path, np.array([0, 4, 8]), 10, False)]
+    around, after = features_at(videos, Brightness())
     np.testing.assert_allclose(after[:, 0], [20, 120, 220], atol=4)
     np.testing.assert_allclose(around[:, 0], [20, 120, 220], atol=4)
 
@@ -149,7 +150,9 @@ def test_features_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             return super().__call__(windows)
 
     def compute(**other: Any) -> np.ndarray:
-        return features_at(path, Counted(), **{"picks": picks, "n_frames": 8, "centred": False, **other})
+        return features_at([Annotated(path, **{"picks": picks, "n_frames": 8, "centred": False, **other})], Counted())[
+            0
+        ]
 
     first = compute()
     np.testing.assert_array_equal(compute(), first)
@@ -171,9 +174,9 @@ def test_a_video_shorter_than_its_annotations_is_refused(tmp_path: Path) -> None
     path = grey(tmp_path / "a.mp4", [20] * 8, 8)
     for picks, n_frames in (([0, 4], 9), ([0, 4, 8], 12)):
         with pytest.raises(DataError, match="fewer frames than its annotations"):
-            features_at(path, Brightness(), np.array(picks), n_frames, centred=False)
+            features_at([Annotated(path, np.array(picks), n_frames, False)], Brightness())
     with pytest.raises(DataError, match="no such video"):
-        features_at(tmp_path / "absent.mp4", Brightness(), np.array([0]), 8, centred=False)
+        features_at([Annotated(tmp_path / "absent.mp4", np.array([0]), 8, False)], Brightness())
 
 
 # hand-made features

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedreel.data.features import features_at, make_features, same_features, video_features
+from fedreel.data.features import Annotated, features_at, make_features, same_features, video_features
 from fedreel.data.shards import spaced
 from fedreel.data.steps import look
 from fedreel.errors import RunError
@@ -49,7 +49,8 @@ def test_features_are_the_model_s_vectors_of_the_steps_clips(trained: Path, film
     expected = by_hand(film, trained)
     assert np.abs(expected[0] - expected[1]).max() > 1e-3  # else the order would be no test
     np.testing.assert_allclose(video_features(film, made, 2.0).features, expected, atol=1e-6)
-    np.testing.assert_allclose(features_at(film, made, np.array([0, 8, 16]), 24, centred=False), expected, atol=1e-6)
+    (annotated,) = features_at([Annotated(film, np.array([0, 8, 16]), 24, centred=False)], made)
+    np.testing.assert_allclose(annotated, expected, atol=1e-6)
     np.testing.assert_allclose(look(film, made, 2.0, None).rows, expected, atol=1e-6)
 
 

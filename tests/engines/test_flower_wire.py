@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedreel.core.timing import Times
 from fedreel.core.update import ASK, TRAIN, Answer, Failure, Order, Result, Update, Value, buffers
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.engines.flower import wire
@@ -159,7 +160,7 @@ def test_the_head_keeps_what_else_it_was_given() -> None:
 def results() -> tuple[list[Order], list[Result]]:
     orders = [Order(2, n, f"c{n}", ASK if n == 2 else TRAIN, {}) for n in range(4)]
     made: list[Result] = [
-        Update(2, 0, "c0", model(3, torch.float32, torch.bfloat16), {"samples": 8.0, "loss": 0.1}),
+        Update(2, 0, "c0", model(3, torch.float32, torch.bfloat16), {"samples": 8.0}, times=Times(3.5, 0.1)),
         Failure(2, 1, "c1", "policy", "this site lets no weights out"),
         Answer(2, 2, "c2", {"top1": 0.5, "n": math.nan}, {"centre": torch.arange(3)}),
         Update(2, 3, "c3", model(4, torch.float32), {}, {"control": model(5, torch.float32), "mean": torch.ones(2)}),
@@ -184,6 +185,16 @@ def test_results_come_out_as_they_went_in_whatever_their_order_in_the_frame() ->
                 assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))  # NaN is like no number
             if isinstance(a, Update) and isinstance(b, Update):
                 assert same_weights(a.weights, b.weights)
+                assert a.times == b.times
+
+
+@pytest.mark.parametrize("times", [[1.0, 2.0], ["long", 0.0], {"training": 1.0}, 3])
+def test_an_update_with_times_that_are_none_is_rubbish(times: Any) -> None:
+    orders, made = results()
+    frame = pack_results(made)
+    frame.head["results"][0]["times"] = times
+    got = unpack_results(frame, orders)
+    assert [isinstance(r, Failure) and r.reason for r in got] == ["rubbish", "policy", False, False]
 
 
 def test_an_order_without_an_answer_or_with_that_of_another_client_fails() -> None:

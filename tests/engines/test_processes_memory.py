@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 import torch
 
+from fedreel.core.timing import Times
 from fedreel.core.update import ASK, EVALUATE, TRAIN, Answer, Failure, Order, Result, Update
 from fedreel.core.weights import Weights
 from fedreel.engines.processes import memory, messages
@@ -78,11 +79,11 @@ def test_a_tensor_arrives_bit_for_bit(ends: tuple[Channel, Channel], tensor: tor
 
 def test_an_update_and_a_failure_arrive(ends: tuple[Channel, Channel]) -> None:
     weights, mean = Weights.of({"w": torch.randn(5)}), Weights.of({"w": torch.randn(5)})
-    found = pass_result(ends, Update(1, 2, "c0", weights, {"samples": 4.0}, {}, {"equal": mean}, 17))
+    found = pass_result(ends, Update(1, 2, "c0", weights, {"samples": 4.0}, {}, {"equal": mean}, 17, Times(3.5, 0.1)))
     assert isinstance(found, Update)
     assert found.weights.equal(weights)
     assert found.means["equal"].equal(mean)
-    assert (found.carried, found.samples) == (17, 4.0)
+    assert (found.carried, found.samples, found.times) == (17, 4.0, Times(3.5, 0.1))
     failure = Failure(1, 2, "c0", "error", "why")
     assert pass_result(ends, failure) == failure
 

@@ -145,6 +145,8 @@ def test_a_weighing_that_nobody_sends_is_refused_before_any_work(tmp_path: Path)
 def test_remainders_are_the_sites_and_a_frame_that_comes_again_has_the_same_bytes(tmp_path: Path) -> None:
     def bits(at: Workplace, wanted: list[Order]) -> tuple[Any, dict[str, bytes]]:
         got = frame(at, wanted)
+        for row in got.head["results"]:
+            del row["times"]
         return got.head, {name: bytes(array) for name, array in got.arrays.items()}
 
     rounds = [orders("samples", round=n) for n in (1, 2, 3)]

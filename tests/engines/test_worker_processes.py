@@ -88,7 +88,7 @@ def federate(engine: LocalEngine, method: Method, config: RoundConfig) -> tuple[
 
 def departures(folder: Path) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k not in ("time", "prev")} for row in rows]
+    return [{k: v for k, v in row.items() if k not in ("time", "times", "prev")} for row in rows]
 
 
 def states(folder: Path) -> dict[str, bytes]:

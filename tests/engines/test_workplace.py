@@ -68,7 +68,9 @@ def order(model: Weights, round: int, step: int = 1, client: str = "c1", **optio
 
 
 def plain(frame: Frame) -> tuple[Any, dict[str, bytes]]:
-    return frame.head, {name: bytes(a) for name, a in frame.arrays.items()}
+    """All that is in it but how long clients took."""
+    rows = [{key: value for key, value in row.items() if key != "times"} for row in frame.head["results"]]
+    return {**frame.head, "results": rows}, {name: bytes(a) for name, a in frame.arrays.items()}
 
 
 def replies(results: list[Result]) -> list[Reply]:

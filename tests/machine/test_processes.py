@@ -85,3 +85,12 @@ def test_every_process_is_prepared_first(tmp_path: Path) -> None:
     with Pool(1, partial(os.chdir, tmp_path)) as pool:
         assert pool.submit(os.getcwd).result() == str(tmp_path)
     assert os.getcwd() != str(tmp_path)
+
+
+def test_processes_side_by_side_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "cores", lambda: 16)
+    monkeypatch.setattr(processes, "_sharing", 1)
+    assert processes.own_cores() == 16
+    for many, own in ((5, 3), (16, 1), (40, 1)):
+        processes.share_cores(many)
+        assert processes.own_cores() == own

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedreel.report import write
+from fedreel.report.waiting import waiting_note
 from support.report_pages import NASTY, append, make_run, read_page, records_of
 
 
@@ -94,6 +96,33 @@ def test_costs_are_stacked_per_round(tmp_path: Path) -> None:
     assert seconds["lines"][0]["y"] == pytest.approx([whole - 0.8 for whole in rounds], rel=1e-3)
     assert seconds["lines"][1]["y"] == [0.8] * 20
     assert [r for r, n in zip(answers["x"], answers["lines"][1]["y"]) if n] == ["3", "9", "15"]
+
+
+def test_a_run_whose_clients_wait_for_their_data_says_so(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    assert "waiting for data" not in read_page(write(run)).text  # nobody told
+    told = {"round": 20, "phase": "train", "clients": ["a"], "loss": 1.0, "training_seconds": 8.0}
+    append(run, {**told, "waiting_seconds": 0.5})
+    page = read_page(write(run)).text
+    assert "waiting for data6.2%" in page
+    assert "Clients waited" not in page
+    append(run, {**told, "waiting_seconds": 2.0})  # the later record counts
+    assert "Clients waited for their data 25% of the time they trained: let more" in read_page(write(run)).text
+
+
+@pytest.mark.parametrize(
+    ("share", "last", "noteworthy"),
+    [
+        (0.3, (10.0, 2.0), True),
+        (0.1, (10.0, 2.0), False),  # not above a tenth
+        (0.3, (10.0, 0.0), False),  # read once
+        (None, (10.0, 2.0), False),
+        (0.3, (None, None), False),
+        (0.3, (0.0, 0.0), False),
+    ],
+)
+def test_only_waiting_that_goes_on_is_noteworthy(share: Any, last: tuple[Any, Any], noteworthy: bool) -> None:
+    assert bool(waiting_note(share, dict(zip(("training_seconds", "waiting_seconds"), last)))) is noteworthy
 
 
 def test_refusals_are_named_with_round_and_detail(tmp_path: Path) -> None:

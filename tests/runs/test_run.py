@@ -94,6 +94,13 @@ def test_every_record_has_its_round_and_phase(finished: Path) -> None:
     assert [r["phase"] for r in read_metrics(finished, "test")] == ["test", "test"]
 
 
+def test_the_summary_has_the_share_of_waiting_for_data(finished: Path) -> None:
+    rows = [*read_metrics(finished, "train")]
+    training, waiting = (sum(row[key] for row in rows) for key in ("training_seconds", "waiting_seconds"))
+    assert 0 <= waiting <= training
+    assert json.loads((finished / "summary.json").read_text())["waiting_for_data"] == round(waiting / training, 4)
+
+
 def test_bytes_are_those_of_the_model_times_the_answers(finished: Path) -> None:
     """2 rounds x 2 clients, each way one model; upward three numbers (samples, loss, frames) of 8 bytes go along."""
     model = sum(t.numel() * t.element_size() for t in load_file(finished / "model" / "global.safetensors").values())

@@ -166,4 +166,4 @@ def count_stacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def ledger(folder: Path) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k not in ("time", "prev")} for row in rows]
+    return [{k: v for k, v in row.items() if k not in ("time", "times", "prev")} for row in rows]

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedreel.config import Recipe
+from fedreel.machine.tail import from_the_end
+from fedreel.report.waiting import waiting_note
 from fedreel.systems import find_system
 
 
@@ -22,6 +24,9 @@ def outcome(run: Path, summary: Mapping[str, Any], recipe: Recipe) -> list[str]:
         f"run:    {run}",
         f"report: {(run / 'report.html').resolve()} (open it in a browser)",
     ]
+    last = next((row for row in from_the_end(run / "metrics.jsonl") if row.get("phase") == "train"), {})
+    if note := waiting_note(summary.get("waiting_for_data"), last):
+        lines.append(f"data:   {note}")
     system, model = find_system(summary["task"]), shlex.quote(str(run))
     if recipe.task.get("objective") == "views":
         lines.append(f"next:   fedreel export --model {model} -o backbone.safetensors")

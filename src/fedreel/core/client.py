@@ -19,13 +19,14 @@ from fedreel.core.blueprint import Blueprint
 from fedreel.core.capture import Recorder
 from fedreel.core.declared import TESTED
 from fedreel.core.discretion import Discretion
-from fedreel.core.exchange import Door, Ledger, Policy, check_kinds
+from fedreel.core.exchange import TIMES, Door, Ledger, Policy, check_kinds
 from fedreel.core.method import Method
 from fedreel.core.optim import Optimizers
 from fedreel.core.residence import Residence
 from fedreel.core.state import PrivateStore, State, TrainedModels
 from fedreel.core.task import EVERYONE, ClientData, Population, Task
 from fedreel.core.terms import Adjust, Term
+from fedreel.core.timing import Times
 from fedreel.core.training import Fitted, Pause, check_finite, learning_rate
 from fedreel.core.transfer.coded import make_coded
 from fedreel.core.trust import QUESTIONS
@@ -45,7 +46,7 @@ class Client:
 
     def __init__(self, worker: Worker, order: Order, data: ClientData, state: State) -> None:
         self._worker, self.order = worker, order
-        self.name, self.round, self.args = order.client, order.round, order.args
+        self.name, self.round, self.args, self.times = order.client, order.round, order.args, Times()
         self.models: Mapping[str, Weights] = order.models
         self.data, self.state, self.task, self.model = data, state, worker.task, worker.model
         self.config: TrainConfig = worker.config
@@ -142,6 +143,7 @@ class Client:
             pause=worker.pause,
         )
         self.trained(fitted.loss)
+        self.times += fitted.times
         if config.keep_optimizer:
             self.state.keep(worker.optimizers.group(optimizer), optimizer.state())
         return fitted
@@ -231,7 +233,8 @@ class Worker:
         """All that this job can ask of a client: name -> kind. From the declarations that door and ledger use."""
         questions = [getattr(type(self.method), n, None) for n in dir(type(self.method))]
         asked = {name: kind for q in questions for name, kind in getattr(q, "sends", {}).items()}
-        trained = {**self.model_kind, **self.declared} if self.sums is None else {"update": "masked-sum"}
+        times = self.door.allowed(TIMES) if self.discretion.sends else {}
+        trained = {**self.model_kind, **self.declared, **times} if self.sums is None else {"update": "masked-sum"}
         return {"name": "name", **trained, **asked}
 
     def vouches(self) -> dict[str, str]:
@@ -305,22 +308,23 @@ class Worker:
         if len(self.private.tensors):
             weights.put(self.initial)
             kept = client.state.group(_MODEL)
-            for name in self.private.place:
-                if name in kept:
-                    weights[name].copy_(kept[name])
+            for name in filter(kept.__contains__, self.private.place):
+                weights[name].copy_(kept[name])
         weights.put(client.received if client.models else self.start)  # a question may come without a model
 
     def leave(self, client: Client, order: Order, weights: Weights, travelling: Weights) -> Update:
         """Keep the private part of a trained model, let its travelling part out."""
         numbers, tensors, coded = *((client.numbers, client.tensors) if self.discretion.sends else ({}, {})), None
+        times = client.times.after(client.data.loading) if self.discretion.sends else None
         gathered = self.gathers and bool(order.together)
         if self.coded is not None and not gathered:
             coded, tensors = self.coded.write_all(order, travelling, tensors, client.state)
         self.keep(client, order, weights)
         if gathered:  # it leaves in a mean
-            return Update(*order.key, order.client, travelling, numbers, tensors)
-        kind, spent, told = self.model_kind, self.discretion.spent(client), self.declared
-        return self.door.release_update(order, travelling, numbers, tensors, told, coded, kind=kind, epsilon=spent)
+            return Update(*order.key, order.client, travelling, numbers, tensors, times=times)
+        let_out, told = self.door.release_update, self.declared
+        kind, spent = self.model_kind, self.discretion.spent(client)
+        return let_out(order, travelling, numbers, tensors, told, coded, kind=kind, epsilon=spent, times=times)
 
     def made(self, client: Client, order: Order) -> Weights:
         """What travels of the model that a client has just trained. Nothing of it has left yet."""
@@ -380,9 +384,8 @@ class Worker:
         numbers = {n: float(v) for n, v in answer.items() if isinstance(v, int | float)}
         for name in answer:
             if name not in tensors and name not in numbers:
-                raise FedreelError(
-                    f"the answer '{name}' is neither a number nor a tensor", found=type(answer[name]).__name__
-                )
+                found = type(answer[name]).__name__
+                raise FedreelError(f"the answer '{name}' is neither a number nor a tensor", found=found)
         return self.door.release_answer(order, numbers, tensors, declared)
 
     def _keep(self, client: Client, order: Order) -> None:

@@ -12,6 +12,7 @@ from fedreel.core.budget import PrivacyRules
 from fedreel.core.chain import Chain
 from fedreel.core.job_rules import JobRules
 from fedreel.core.ledger import read_ledger
+from fedreel.core.timing import Times
 from fedreel.core.update import EVALUATE, TRAIN, Answer, Named, Order, Reply, Update
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.errors import FedreelError, PolicyError, RecipeError, nearest
@@ -28,11 +29,13 @@ KINDS: dict[str, str] = {
     "loss": "a mean training loss",
     "metric": "a mean score on the client's own test data, or sums of scores",
     "derived-number": "a number computed from the data, such as a distance",
+    "time": "how long the client trained, and how much of that it waited for its data",
     "label-statistics": "how often each label occurs",
     "feature-statistics": "sums over what many samples look like, and how many are how far from their mean",
     "features": "representations of single samples",
     "raw-samples": "samples themselves",
 }
+TIMES = {"times": "time"}
 
 
 def check_kinds(sends: Mapping[str, str], who: str) -> None:
@@ -124,6 +127,7 @@ class Ledger:
             "layout": layout.id if layout else None,
             "bytes": reply.nbytes,
             "numbers": reply.numbers,
+            **({"times": reply.times.row()} if isinstance(reply, Update) and reply.times else {}),
             "kinds": sorted(set(kinds.values())),
             **({} if epsilon is None else {"epsilon": epsilon}),
             **({"together": [*together]} if together else {}),
@@ -198,16 +202,20 @@ class Door:
         *,
         kind: Mapping[str, str],
         epsilon: float | None = None,
+        times: Times | None = None,
     ) -> Update:
         """The update that leaves, as it is or `coded`, whose model is of this `kind`; raises if anything in it may not.
         Where it is the mean of several clients `together`, or several `means`, the bytes are `carried` by one of their
-        updates. `epsilon` is what has been given away so far, this included, where that is counted."""
+        updates. `epsilon` is what has been given away so far, this included, where that is counted. `times` leave
+        unless the policy refuses them."""
         if weights.layout != self.travelling:
             extra = sorted(set(weights) - set(self.travelling.place))
             raise FedreelError("tensors that do not travel were about to leave the client", found=", ".join(extra[:5]))
         leaving = weights if coded is None else coded
         update = Update(*order.key, order.client, leaving, numbers, tensors, dict(means or {}), None if carried else 0)
-        self._release(order, update, declared, kind, together, epsilon)
+        told = self.allowed({} if times is None else TIMES)
+        update.times = times if told else None
+        self._release(order, update, declared, {**kind, **told}, together, epsilon)
         return update
 
     def release_answer(

@@ -384,9 +384,7 @@ class Federation(Server):
         self.record("train", **self._disclosure.of_training(stats.summary()), **line, **clock, seconds=seconds)
         if spent := self._disclosure.of_round():
             self.record("privacy", **spent)
-        progress.totals["bytes_up"] += stats.bytes_up
-        progress.totals["bytes_down"] += stats.bytes_down
-        progress.totals["seconds"] += seconds
+        stats.add_to(progress.totals, seconds)
         for watcher in self._watchers:
             watcher.round_done(progress, self._engine.sync)
 

@@ -16,6 +16,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from fedreel.config import TrainConfig
 from fedreel.core.optim import Optimizer
 from fedreel.core.task import Batch, Examples, Objective, Tensors
+from fedreel.core.timing import Times
 from fedreel.core.training import Fitted, LossOf, OutOfTime, Pause
 from fedreel.errors import RecipeError
 
@@ -85,7 +86,7 @@ def fit_privately(
             pause()
     if pause is not None:
         pause(until_done=True)
-    return Fitted(total / max(seen, 1), seen, steps, optimizer.lr)
+    return Fitted(total / max(seen, 1), seen, steps, optimizer.lr, Times())  # under [privacy] nobody is told
 
 
 class Singles:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ Batch = Any
 
 
 class Examples(Protocol):
-    """A client's samples. What of them lies in memory is counted by `nbytes`, where they have it; see `Streamable`."""
+    """A client's samples. What of them lies in memory is counted by `nbytes`, where they have it; see `Streamable`.
+    Those with a true `resident` are never waited for: their batches are cut from memory."""
 
     def __len__(self) -> int: ...
 
@@ -33,6 +35,7 @@ class Examples(Protocol):
 class Tensors:
     """Examples that are rows of tensors: a batch is a tuple of row selections."""
 
+    resident: ClassVar = True
     tensors: tuple[Tensor, ...]
 
     def __len__(self) -> int:
@@ -96,10 +99,14 @@ class ClientData:
     ) -> None:
         self._train, self._test = train, test
         self.numbers = numbers  # what it may tell about its training data, e.g. frames
+        self.loading = 0.0  # seconds that it took to make the training data
 
     @cached_property
     def train(self) -> Examples:
-        return self._train() if callable(self._train) else self._train
+        began = time.perf_counter()
+        found = self._train() if callable(self._train) else self._train
+        self.loading = time.perf_counter() - began
+        return found
 
     @cached_property
     def test(self) -> Examples:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -16,18 +17,20 @@ from fedreel.core.capture import Recorder, Replayed
 from fedreel.core.optim import Optimizer
 from fedreel.core.task import Batch, Examples, Objective, batch_length
 from fedreel.core.terms import Adjust, OfJob, Step, Term
+from fedreel.core.timing import Stopwatch, Times
 from fedreel.errors import Diverged
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
     """What happened in a training: the task's mean loss (without terms), how many samples were seen in how many steps,
-    and the learning rate."""
+    the learning rate, and how long it took."""
 
     loss: float
     samples: int
     steps: int
     lr: float
+    times: Times
 
 
 class Pause(Protocol):
@@ -101,8 +104,9 @@ def fit(
         make = Replayed(step, epochs * (len(examples) // config.batch_size), recorder, same)
     total: Tensor | float = 0.0
     seen = steps = 0
+    watch = Stopwatch(device)
     for _ in range(epochs):
-        for batch in examples.batches(config.batch_size, generator if config.shuffle else None):
+        for batch in watch.batches(examples, config.batch_size, generator if config.shuffle else None):
             if deadline is not None and time.monotonic() > deadline:
                 raise OutOfTime
             loss = make(batch)
@@ -111,10 +115,11 @@ def fit(
             seen += n
             steps += 1
             if pause is not None:
-                pause()
+                watch.outside(pause)
     if pause is not None:
-        pause(until_done=True)  # so that reading the loss waits for nothing
-    return Fitted(float(total) / seen if seen else math.nan, seen, steps, optimizer.lr)
+        watch.outside(partial(pause, until_done=True))  # so that reading the loss waits for nothing
+    mean = float(total) / seen if seen else math.nan
+    return Fitted(mean, seen, steps, optimizer.lr, watch.stop())
 
 
 def gradients(objective: Tensor, params: tuple[nn.Parameter, ...], one: Tensor) -> tuple[Tensor | None, ...]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from fedreel.core.timing import Times
 from fedreel.core.weights import Weights
 from fedreel.errors import FedreelError
 
@@ -82,6 +83,7 @@ class Update:
     tensors: dict[str, Named] = field(default_factory=dict)
     means: dict[str, Weights] = field(default_factory=dict)  # of a site's clients, weighed by others than `weights`
     carried: int | None = None  # bytes of its tensors on their way, where these are not as many as they have here
+    times: Times | None = None  # how long the client took, where it says so; no part of what is counted in bytes
 
     def __getitem__(self, name: str) -> float:
         return self.numbers[name]

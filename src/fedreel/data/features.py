@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from fedreel.data.feature_card import Features, card_of, picture_of
 from fedreel.data.kept_arrays import keep, kept
 from fedreel.data.shards import spaced
 from fedreel.errors import DataError, FedreelError, RecipeError, nearest
+from fedreel.machine.ahead import ahead
 from fedreel.machine.cache import cache_folder
 from fedreel.media.packets import unreadable
 from fedreel.media.video import Reader, Size
@@ -23,6 +25,7 @@ from fedreel.media.video import Reader, Size
 STEPS_AT_ONCE = 32  # windows given to the features in one call
 MOST_BYTES = 200 * 2**20  # of a step's frames that are held whole
 Ends = Callable[[float], Iterator[int]]  # the video's frames per second -> where steps end (the frame not included)
+Extracted = tuple[np.ndarray, np.ndarray, float]  # rows of features, where their steps ended, frames per second
 
 log = logging.getLogger(__name__)
 
@@ -110,30 +113,64 @@ def video_features(path: Path, features: Features, fps: float = 2.0) -> Steps:
     of STEPS_AT_ONCE steps, are in memory. A video of fewer frames a second gets a step for each frame."""
     if not fps > 0:
         raise RecipeError("there must be more than 0 steps a second", found=str(fps))
-    found, ends, video_fps = _extract(Path(path), features, lambda rate: _even(max(rate / fps, 1.0)))
-    starts = np.concatenate([[0], ends[:-1]])
-    return Steps(found, starts + (ends - starts) // 2, int(ends[-1]), video_fps)
+    (found,) = videos_features([path], features, fps)
+    if isinstance(found, DataError):
+        raise found
+    return found
 
 
-def features_at(path: Path, features: Features, picks: np.ndarray, n_frames: int, centred: bool) -> np.ndarray:
-    """Features of an annotated video, one row for each pick, kept in the cache folder. Steps are the frames around
-    the picks where these are `centred`, a frame between two belonging to the later one, otherwise those from a pick to
-    the next."""
-    inner = (picks[:-1] + picks[1:] + 1) // 2 if centred else picks[1:]
-    ends = [*map(int, inner), n_frames]
-    file = cache_folder() / "features" / f"{_state(path, features, ends)}.npy"
-    found = kept(file, (len(ends), features.width))
-    if found is None:
-        found, reached, _ = _extract(path, features, lambda _: iter(ends))
-        if len(found) != len(ends) or reached[-1] != n_frames:
+def videos_features(paths: Sequence[Path], features: Features, fps: float) -> Iterator[Steps | DataError]:
+    """`video_features` of each, or why there are none. While one is looked at, the next ones are decoded."""
+
+    def even(rate: float) -> Iterator[int]:
+        return _even(max(rate / fps, 1.0))
+
+    for found in _extract_each([(Path(path), even) for path in paths], features):
+        if isinstance(found, DataError):
+            yield found
+            continue
+        rows, ends, video_fps = found
+        starts = np.concatenate([[0], ends[:-1]])
+        yield Steps(rows, starts + (ends - starts) // 2, int(ends[-1]), video_fps)
+
+
+def features_at(videos: Sequence[Annotated], features: Features) -> list[np.ndarray]:
+    """Features of annotated videos, one row for each pick, kept in the cache folder."""
+    ends = [video.ends for video in videos]
+    folder = cache_folder() / "features"
+    files = [folder / f"{_state(video.path, features, of)}.npy" for video, of in zip(videos, ends)]
+    found = {n: kept(files[n], (len(ends[n]), features.width)) for n in range(len(videos))}
+    missing = [n for n, of in found.items() if of is None]
+    for n, made in zip(missing, _extract_each([(videos[n].path, _given(ends[n])) for n in missing], features)):
+        if isinstance(made, DataError):
+            raise made
+        rows, reached, _ = made
+        if len(reached) != len(ends[n]) or reached[-1] != ends[n][-1]:
             raise DataError(
                 "a video has fewer frames than its annotations",
-                where=str(path),
-                expected=f"{n_frames} frames in {len(ends)} steps",
-                found=f"{reached[-1]} frames in {len(found)} steps",
+                where=str(videos[n].path),
+                expected=f"{ends[n][-1]} frames in {len(ends[n])} steps",
+                found=f"{reached[-1]} frames in {len(reached)} steps",
             )
-        keep(file, found)
-    return found
+        keep(files[n], rows)
+        found[n] = rows
+    return [of for of in found.values() if of is not None]
+
+
+class Annotated(NamedTuple):
+    """A video whose steps are given by picks: the frames around them where these are `centred`, a frame between two
+    belonging to the later one, otherwise those from a pick to the next."""
+
+    path: Path
+    picks: np.ndarray
+    n_frames: int
+    centred: bool
+
+    @property
+    def ends(self) -> list[int]:
+        """Where steps end."""
+        inner = (self.picks[:-1] + self.picks[1:] + 1) // 2 if self.centred else self.picks[1:]
+        return [*map(int, inner), self.n_frames]
 
 
 class Plain:
@@ -184,22 +221,52 @@ def _even(step: float) -> Iterator[int]:
     return (round(i * step) for i in count(1))
 
 
-def _extract(path: Path, features: Features, make_ends: Ends) -> tuple[np.ndarray, np.ndarray, float]:
-    """Rows of features, where their steps ended, and the video's frames per second."""
-    reader, rows, windows, reached = Reader(path, size_of(features)), [], [], []
+def _given(ends: list[int]) -> Ends:
+    return lambda _: iter(ends)
+
+
+class _Part(NamedTuple):
+    """Some steps of a video: what is seen of each, and where they end. Behind the last one, what ended the video."""
+
+    windows: list[np.ndarray]
+    reached: list[int]
+    fps: float = 0.0
+    fault: str = ""
+
+
+def _extract_each(jobs: Sequence[tuple[Path, Ends]], features: Features) -> Iterator[Extracted | DataError]:
+    """What each video gives, or why it gives nothing. Threads decode; what is seen becomes features here, in order."""
+    decoding = [partial(_decoded, path, features, make_ends) for path, make_ends in jobs]
+    for (path, _), parts in zip(jobs, ahead(decoding)):
+        try:
+            yield _extract(path, features, parts)
+        except DataError as error:
+            yield error
+
+
+def _decoded(path: Path, features: Features, make_ends: Ends) -> Iterator[_Part]:
+    reader, part = Reader(path, size_of(features)), _Part([], [])
     for window, end in _steps(reader, make_ends, features):
-        windows.append(window.shown())
-        reached.append(end)
-        if len(windows) == STEPS_AT_ONCE:
-            rows.append(checked(features, windows, path))
-            windows = []
-    if windows:
-        rows.append(checked(features, windows, path))
+        part.windows.append(window.shown())
+        part.reached.append(end)
+        if len(part.windows) == STEPS_AT_ONCE:
+            yield part
+            part = _Part([], [])
+    yield part._replace(fps=reader.fps, fault=reader.fault)
+
+
+def _extract(path: Path, features: Features, parts: Iterator[_Part]) -> Extracted:
+    rows: list[np.ndarray] = []
+    reached: list[int] = []
+    last = _Part([], [])
+    for last in parts:
+        rows += [checked(features, last.windows, path)] if last.windows else []
+        reached += last.reached
     if not rows:
-        raise unreadable(path, reader.fault or "it holds no frames")
-    if reader.fault:
-        log.warning("%s: %s; kept the %d frames before it", path, reader.fault, reached[-1])
-    return np.concatenate(rows), np.array(reached, np.int64), reader.fps
+        raise unreadable(path, last.fault or "it holds no frames")
+    if last.fault:
+        log.warning("%s: %s; kept the %d frames before it", path, last.fault, reached[-1])
+    return np.concatenate(rows), np.array(reached, np.int64), last.fps
 
 
 def _steps(reader: Reader, make_ends: Ends, features: Features) -> Iterator[tuple[Window, int]]:

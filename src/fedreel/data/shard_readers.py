@@ -21,7 +21,7 @@ import numpy as np
 from fedreel.data.shard_parts import Parts, ShardClip
 from fedreel.data.shards import Shards
 from fedreel.errors import RunError
-from fedreel.machine.processes import Pool, cores
+from fedreel.machine.processes import Pool, own_cores
 
 READERS = 8  # processes, at most
 TRIES = 3  # how often a batch is begun whose readers die
@@ -81,7 +81,7 @@ class Readers:
                 if self._pool is None:
                     own = self._parts
                     prepare = partial(_prepare, own.folder, own.side, own.quality)
-                    self._pool = Pool(min(READERS, cores()), prepare)
+                    self._pool = Pool(min(READERS, own_cores()), prepare)
                 try:
                     return self._pool, self._pool.submit(_fill, place, cuts)
                 except BrokenProcessPool as error:

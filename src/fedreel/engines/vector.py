@@ -157,7 +157,9 @@ class VectorEngine(LocalEngine):
 
     def _finish(self, trained: Trained, row: int, order: Order) -> Update:
         worker, ask = self.worker, trained.asks[row]
-        ask.client.trained(trained.fitted(row).loss)
+        fitted = trained.fitted(row)
+        ask.client.trained(fitted.loss)
+        ask.client.times += fitted.times
         if worker.config.keep_optimizer:
             ask.client.state.keep(worker.optimizers.group(ask.optimizer), trained.kept(row))
         weights = trained.rows[row]
@@ -173,6 +175,7 @@ class VectorEngine(LocalEngine):
         ) -> Fitted:
             worker.trainer = worker.discretion.fit
             fitted = trained.fitted(row)
+            client.data.loading += trained.asks[row].client.data.loading
             worker.weights.put(trained.rows[row])
             optimizer.restore(trained.kept(row))
             order_of_batches, random = trained.asks[row].order, trained.random(row)

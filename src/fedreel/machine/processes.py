@@ -83,6 +83,21 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+_sharing = 1  # processes like this one that are at work on this machine at once
+
+
+def share_cores(processes: int) -> None:
+    """So many processes like this one work side by side from now on: each is to start no more threads and processes
+    than its part of the cores."""
+    global _sharing
+    _sharing = processes
+
+
+def own_cores() -> int:
+    """This process's part of the cores that it may use."""
+    return max(1, cores() // _sharing)
+
+
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 

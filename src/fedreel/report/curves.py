@@ -10,6 +10,7 @@ from fedreel.report.charts import THIN_LINES, Bar, Chart, Line, bar_chart, line_
 from fedreel.report.markup import Html, el, finite, natural
 from fedreel.report.run import COSTS, Run
 from fedreel.report.verdict import falling, tested
+from fedreel.report.waiting import waiting_note
 
 MOST_CHARTS = 24
 Block = tuple[int, int, dict[str, float]]
@@ -61,7 +62,9 @@ def costs(run: Run) -> Html:
         figures.append(bar_chart("Answers per round", _bars(run, trained), series))
     if not figures:
         return el("p", "No bytes or seconds were recorded.", class_="empty")
-    return el("div", figures, class_="charts even")
+    note = waiting_note(run.waiting, run.train[max(run.train)] if run.train else {})
+    drawn = el("div", figures, class_="charts even")
+    return el("div", el("p", f"{note[0].upper()}{note[1:]}.", class_="hint"), drawn) if note else drawn
 
 
 def _charts(run: Run) -> list[Chart]:

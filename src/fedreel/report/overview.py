@@ -56,6 +56,7 @@ def tiles(run: Run) -> Html:
         ("clients", number(clients if clients is not None else len(run.clients))),
         ("wall time", duration(wall)),
         ("per round", duration(wall / run.rounds if wall is not None and run.rounds else None)),
+        *([] if run.waiting is None else [("waiting for data", f"{run.waiting:.1%}")]),
         ("sent up", size(run.total("bytes_up", "bytes_up"))),
         ("sent down", size(run.total("bytes_down", "bytes_down"))),
         ("parameters", number(finite(run.summary.get("parameters")))),

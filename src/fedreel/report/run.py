@@ -12,7 +12,10 @@ from typing import Any
 from fedreel.report.markup import finite, lower_is_better, natural
 from fedreel.report.rounds import Costs, First, Past, Record, Rounds, better
 
-COSTS = ("seconds", "bytes_up", "bytes_down", "bytes_testing", "wire_up", "wire_down", "ordered", "answered")
+COSTS = (
+    *("seconds", "training_seconds", "waiting_seconds"),
+    *("bytes_up", "bytes_down", "bytes_testing", "wire_up", "wire_down", "ordered", "answered"),
+)
 
 
 @dataclass
@@ -86,6 +89,12 @@ class Run:
         total = self.costs.total(per_round)
         alone = [row["testing"] for row in self.costs.sums.values() if "testing" in row and "rounds" not in row]
         return (total or 0.0) + sum(alone) if per_round == "seconds" and alone else total
+
+    @property
+    def waiting(self) -> float | None:
+        """The share of clients' training in which they waited for their data, if that is known."""
+        share, training = finite(self.summary.get("waiting_for_data")), self.costs.total("training_seconds")
+        return share if share is not None or not training else (self.costs.total("waiting_seconds") or 0.0) / training
 
     @property
     def rounds(self) -> int:

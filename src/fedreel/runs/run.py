@@ -30,6 +30,7 @@ from fedreel.core.job import Job, check_fit, make_method, make_server_training, 
 from fedreel.core.method import Method
 from fedreel.core.pool import plainly, told
 from fedreel.core.privacy import check_private, make_disclosure
+from fedreel.core.round_stats import waiting_share
 from fedreel.core.secure.rules import check_sums
 from fedreel.core.server import GLOBAL, ServerState, Watcher
 from fedreel.core.state import TRAINED, PrivateStore, TrainedModels
@@ -316,6 +317,7 @@ def _summary(
         "clients": len(engine.clients),
         "parameters": engine.blueprint.parameters,
         "wall_seconds": round(progress.totals["seconds"], 3),
+        "waiting_for_data": waiting_share(progress.totals),
         "bytes_up": int(progress.totals["bytes_up"]),
         "bytes_down": int(progress.totals["bytes_down"]),
         "metrics": progress.metrics,

@@ -168,12 +168,12 @@ def test_features_are_made_from_videos_and_kept(tmp_path: Path, monkeypatch: pyt
 
     calls: list[Path] = []
 
-    def watched(path: Path, *rest: Any) -> Any:
-        calls.append(path)
-        return original(path, *rest)
+    def watched(paths: list[Path], *rest: Any) -> Any:
+        calls.extend(paths)
+        return original(paths, *rest)
 
-    original = module.video_features
-    monkeypatch.setattr(module, "video_features", watched)
+    original = module.videos_features
+    monkeypatch.setattr(module, "videos_features", watched)
     again = make_moment_features(folder, plain, 2.0)
     assert calls == [folder / "C.mp4"]  # the others are in the cache
     np.testing.assert_array_equal(again.get("A"), found.get("A"))
@@ -184,6 +184,23 @@ def test_features_are_made_from_videos_and_kept(tmp_path: Path, monkeypatch: pyt
     for path in kept:
         path.write_bytes(b"rubbish")
     np.testing.assert_array_equal(make_moment_features(folder, plain, 2.0).get("A"), found.get("A"))
+
+
+def test_features_have_the_same_bits_whatever_the_number_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = np.random.default_rng(0).integers(0, 255, (150, 32, 32, 3), dtype=np.uint8)
+    for number in range(5):
+        video.write(tmp_path / "videos" / f"{number}.mp4", frames[10 * number : 150 - 20 * number], 8)
+    (tmp_path / "videos" / "2a.mp4").write_bytes(b"rubbish")
+    found = {}
+    for threads in (1, 2, 5):
+        monkeypatch.setenv("FEDREEL_CACHE", str(tmp_path / f"cache-{threads}"))
+        monkeypatch.setattr("fedreel.machine.ahead.own_cores", lambda threads=threads: threads)
+        made = make_moment_features(tmp_path / "videos", make_features("plain"), 4.0)
+        found[threads] = {name: (made.get(name).tobytes(), made.durations[name]) for name in made.ids}
+    assert [*found[1]] == [*"01234"]
+    assert found[1] == found[2] == found[5]
 
 
 def test_two_videos_of_one_name_are_refused(tmp_path: Path) -> None:

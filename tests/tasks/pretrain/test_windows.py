@@ -143,7 +143,7 @@ def test_batches_are_the_same_read_by_processes(data: Path, tmp_path: Path, devi
 def test_processes_read_where_a_gpu_waits_and_pictures_are_to_be_decoded(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(footage, "cores", lambda: 4)
+    monkeypatch.setattr(footage, "own_cores", lambda: 4)
     for quality in (0, 90):
         made = shards.build(find(data), data, tmp_path / f"{quality}", side=8, quality=quality, workers=1)
         for device in ("cpu", "cuda"):

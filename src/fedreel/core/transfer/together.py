@@ -123,8 +123,14 @@ class Together:
                 names,
                 order is first,
                 kind=worker.model_kind,
+                times=update.times,
             )
-            update.weights, update.tensors, update.means = made.weights, made.tensors, made.means
+            update.weights, update.tensors, update.means, update.times = (
+                made.weights,
+                made.tensors,
+                made.means,
+                made.times,
+            )
 
     @cached_property
     def _store(self) -> PrivateStore:

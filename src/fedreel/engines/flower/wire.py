@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedreel.core.timing import Times
 from fedreel.core.update import ASK, EVALUATE, SECURE, TRAIN, Answer, Failure, Named, Order, Result, Update, Value
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.engines.flower.pipe import Bytes, Frame
@@ -99,7 +100,7 @@ def pack_results(results: Sequence[Result], **head: Any) -> Frame:
         else:
             row |= {"numbers": r.numbers, "tensors": {name: packer.value(v) for name, v in r.tensors.items()}}
             if isinstance(r, Update):
-                row |= {"weights": packer.weights(r.weights)}
+                row |= {"weights": packer.weights(r.weights), **({"times": r.times.row()} if r.times else {})}
                 row |= {"means": {by: packer.weights(w) for by, w in r.means.items()}} if r.means else {}
         rows.append(row)
     return packer.frame(results=rows, **head)
@@ -140,7 +141,8 @@ def _result(row: dict[str, Any], order: Order, reader: _Reader, carried: set[int
         carried.add(row["weights"])
         means = {by: reader.weights(row["means"][by]) for by in order.together[1:]}
         weights, bytes_once = reader.weights(row["weights"]), 0 if again else None
-        return Update(*order.key, order.client, weights, numbers, tensors, means, bytes_once)
+        times = Times.of_row(row.get("times"))
+        return Update(*order.key, order.client, weights, numbers, tensors, means, bytes_once, times)
     return Answer(*order.key, order.client, numbers, tensors)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedreel.core.timing import Times
 from fedreel.core.update import Answer, Failure, Named, Order, Result, Update, Value
 from fedreel.core.weights import Layout, TensorInfo, Weights
 from fedreel.engines.processes.memory import Region, look_into
@@ -116,6 +117,7 @@ class Channel:
         if isinstance(result, Update):
             head["weights"], head["carried"] = packed.value(result.weights), result.carried
             head["means"] = {name: packed.value(w) for name, w in result.means.items()}
+            head["times"] = result.times.row() if result.times else None
         packed.send(self, head)
 
     def receive_result(self) -> tuple[Result, dict[str, Any]]:
@@ -130,7 +132,8 @@ class Channel:
             return Answer(round, step, client, head["numbers"], tensors), head["beside"]
         means = {name: unpacked.weights(told) for name, told in head["means"].items()}
         weights = unpacked.weights(head["weights"])
-        update = Update(round, step, client, weights, head["numbers"], tensors, means, head["carried"])
+        times = Times.of_row(head["times"])
+        update = Update(round, step, client, weights, head["numbers"], tensors, means, head["carried"], times)
         return update, head["beside"]
 
     def _exactly(self, size: int) -> bytes:

@@ -6,6 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from fedreel.core.capture import Recorder, Replayed
 from fedreel.core.client import Worker
 from fedreel.core.task import Examples, Tensors
+from fedreel.core.timing import Stopwatch, Times, resident
 from fedreel.core.training import Fitted
 from fedreel.engines.stacked.agreement import Agreement, agreement, held_rows, trained_names
 from fedreel.engines.stacked.ask import Ask, CannotStack
@@ -76,15 +78,17 @@ class StackedTraining:
         steps = [steps_of(ask.examples, size) for ask in asks]
         made = Replayed(place.step, epochs * max(steps), place.recorder, (place,)) if place.recorder else None
         counts, made_together = [0] * len(asks), 0
+        watch, in_memory = Stopwatch(worker.device), all(resident(ask.examples) for ask in asks)
         for _ in range(epochs):
-            for members, batch in feed([a.examples for a in asks], [a.order for a in asks], steps, size, worker.device):
+            fed = feed([a.examples for a in asks], [a.order for a in asks], steps, size, worker.device)
+            for members, batch in watch.counted(fed, in_memory):
                 place.make(made, members, batch)
                 made_together += 1
                 for member in members:
                     counts[member] += 1
                 if len(asks) >= FEW and made_together >= ENOUGH and 2 * sum(counts) < 3 * made_together:
                     raise CannotStack("batches of different clients have different shapes")
-        return Trained(place, asks, counts, worker.config.keep_optimizer)
+        return Trained(place, asks, counts, worker.config.keep_optimizer, watch)
 
     def _place(self, asks: Sequence[Ask]) -> Place:
         key = asks[0].kind, len(asks)
@@ -176,8 +180,10 @@ class Place:
 class Trained:
     """How a group of clients ended. It has memory of its own: the place is for the next group."""
 
-    def __init__(self, place: Place, asks: Sequence[Ask], counts: Sequence[int], keep_optimizer: bool) -> None:
-        self.asks, self._counts = asks, counts
+    def __init__(
+        self, place: Place, asks: Sequence[Ask], counts: Sequence[int], keep_optimizer: bool, watch: Stopwatch
+    ) -> None:
+        self.asks, self._counts, self._watch = asks, counts, watch
         self.rows = place.rows.copy()
         slots, held = place.held.slots, place.optimizer
         self._kept = [held.state(slots, row) for row in range(len(asks))] if keep_optimizer else [{} for _ in asks]
@@ -185,6 +191,7 @@ class Trained:
         self._totals = place.held.totals.to("cpu", copy=True, non_blocking=True)
         gpu = place.held.totals.is_cuda
         self._until = torch.cuda.current_stream().record_event() if gpu else None
+        watch.rest()
 
     def wait(self) -> None:
         """Until the device has done it."""
@@ -192,10 +199,17 @@ class Trained:
             self._until.synchronize()
 
     def fitted(self, row: int) -> Fitted:
-        self.wait()
+        times = self._times
         seen = self.asks[row].epochs * len(self.asks[row].examples)
         loss = float(self._totals[row]) / seen if seen else math.nan
-        return Fitted(loss, seen, self._counts[row], self.asks[row].lr)
+        return Fitted(loss, seen, self._counts[row], self.asks[row].lr, times)
+
+    @cached_property
+    def _times(self) -> Times:
+        """Of each client, when the device is done. Since the last step was begun other work may have been done here."""
+        self._watch.go_on()
+        self.wait()
+        return self._watch.stop() / len(self.asks)
 
     def kept(self, row: int) -> Named:
         """What the client's optimizer goes on from."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ class Moments:
     of tokens, (B, L, d)) padded with 0, the first and last of the T windows that fit the moment best, and start, end
     and the video's length in seconds."""
 
+    resident: ClassVar = True
     videos: Tensor  # (V, T, d) float32
     which: Tensor  # (N,) int64, the video of each query
     words: Tensor  # (N, L) int64, or (N, L, d) float32

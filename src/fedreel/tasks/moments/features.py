@@ -18,7 +18,7 @@ import numpy as np
 from fedreel.data import clip_index
 from fedreel.data.bounded import npz_names, opened_h5, read_npy, read_npz
 from fedreel.data.damaged import H5_ERRORS, NPZ_ERRORS
-from fedreel.data.features import Features, video_features
+from fedreel.data.features import Features, videos_features
 from fedreel.errors import DataError
 from fedreel.machine.cache import cache_folder
 from fedreel.media.video import SUFFIXES
@@ -158,41 +158,57 @@ def make_moment_features(folder: Path, features: Features, fps: float) -> Moment
     """Features of the videos below a folder, `fps` rows a second, kept in the cache folder video by video."""
     rows: dict[str, np.ndarray] = {}
     durations: dict[str, float] = {}
+    paths: dict[str, Path] = {}
     for path in (folder / p for p in clip_index.videos(folder)):
-        if path.stem in rows:
+        if path.stem in paths:
             raise DataError("two videos have the same name", where=str(folder), found=path.stem)
-        try:
-            rows[path.stem], durations[path.stem] = _made(path, features, fps)
-        except DataError as error:  # its queries are counted as those without features
-            log.warning("%s: %s (%s)", path, error.problem, error.found)
+        paths[path.stem] = path
+    files = {name: _file(path, features, fps) for name, path in paths.items()}
+    known = {name: _read(file, features.width) for name, file in files.items()}
+    missing = [name for name, made in known.items() if made is None]
+    for name, steps in zip(missing, videos_features([paths[name] for name in missing], features, fps)):
+        if isinstance(steps, DataError):  # its queries are counted as those without features
+            log.warning("%s: %s (%s)", paths[name], steps.problem, steps.found)
+        else:
+            duration = steps.n_frames / steps.fps
+            known[name] = steps.features, duration
+            _keep(files[name], steps.features, duration)
+    for name, made in known.items():
+        if made is not None:
+            rows[name], durations[name] = made
     found = MomentFeatures(features.name, rows.__getitem__, rows, durations, folder, features.width)
     found.card = {**features.card(), "fps": fps}
     return found
 
 
-def _made(path: Path, features: Features, fps: float) -> tuple[np.ndarray, float]:
+def _file(path: Path, features: Features, fps: float) -> Path:
+    """Where the features of a video are kept."""
     status = path.stat()
     state = [str(path.resolve()), status.st_size, status.st_mtime_ns, features.card(), fps]
     name = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:32]
-    kept = cache_folder() / "features" / f"{name}.npz"
+    return cache_folder() / "features" / f"{name}.npz"
+
+
+def _read(file: Path, width: int) -> tuple[np.ndarray, float] | None:
+    """Rows and the video's length, if they are there."""
     try:
-        file = read_npz(kept)
-        rows, duration = file["features"], float(file["duration"])
-        if rows.ndim == 2 and len(rows) and rows.shape[1] == features.width and rows.dtype == np.float32:
-            return rows, duration
+        content = read_npz(file)
+        rows, duration = content["features"], float(content["duration"])
     except NPZ_ERRORS:
-        pass
-    steps = video_features(path, features, fps)
-    duration = steps.n_frames / steps.fps
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    temporary = kept.with_name(f".{kept.name}.{uuid.uuid4().hex[:8]}.tmp")  # others must never read a part
+        return None
+    sound = rows.ndim == 2 and len(rows) and rows.shape[1] == width and rows.dtype == np.float32
+    return (rows, duration) if sound else None
+
+
+def _keep(file: Path, rows: np.ndarray, duration: float) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}.tmp")  # others must never read a part
     try:
         with temporary.open("wb") as out:
-            np.savez(out, features=steps.features, duration=duration)
-        os.replace(temporary, kept)
+            np.savez(out, features=rows, duration=duration)
+        os.replace(temporary, file)
     finally:
         temporary.unlink(missing_ok=True)
-    return steps.features, duration
 
 
 def _from_npz(path: Path, name: str) -> MomentFeatures:

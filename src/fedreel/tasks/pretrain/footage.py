@@ -16,7 +16,7 @@ from torch import Tensor
 from fedreel.data.shard_readers import Reading, Sheet, can_share, readers_of
 from fedreel.data.shards import Shards
 from fedreel.machine.device import pin, sent, unpin
-from fedreel.machine.processes import cores
+from fedreel.machine.processes import own_cores
 
 AHEAD = 8  # batches that are read before their turn
 READERS = 8  # threads that read, at most: more of them would mostly wait for each other
@@ -86,7 +86,7 @@ class Stored:
             return torch.from_numpy(np.array(self.source.whole(i)))
 
         clips: list[Tensor] = []
-        with ThreadPoolExecutor(min(READERS, cores())) as pool:
+        with ThreadPoolExecutor(min(READERS, own_cores())) as pool:
             for start in range(0, len(self.rows), READERS):  # a few at a time beside those on the device
                 clips += [clip.to(device) for clip in pool.map(whole, self.rows[start : start + READERS])]
         return Held(tuple(clips), self.side, device)
@@ -95,7 +95,7 @@ class Stored:
 def by_processes(stored: Stored) -> bool:
     """Whether clips are read by processes: where a GPU waits for the thread that trains, and there is much to do about
     each of them. Else threads do, which cost nothing to begin."""
-    return stored.device.type == "cuda" and stored.source.quality > 0 and cores() > 1 and can_share()
+    return stored.device.type == "cuda" and stored.source.quality > 0 and own_cores() > 1 and can_share()
 
 
 class _Reader(ABC):
@@ -116,7 +116,7 @@ class _Reader(ABC):
 class _ByThreads(_Reader):
     def __init__(self, stored: Stored) -> None:
         self.stored = stored
-        self.pool = ThreadPoolExecutor(min(READERS, cores()))
+        self.pool = ThreadPoolExecutor(min(READERS, own_cores()))
         self.begun: deque[tuple[Tensor, list[Future[None]]]] = deque()
 
     def begin(self, cuts: list[Cut]) -> None:

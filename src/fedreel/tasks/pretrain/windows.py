@@ -49,6 +49,10 @@ class Windows(Streamable):
     def nbytes(self) -> int:
         return sum(3 * frames * height * width for frames, height, width in self.footage.shapes)
 
+    @property
+    def resident(self) -> bool:
+        return isinstance(self.footage, Held)
+
     def to(self, device: torch.device) -> Windows:
         if isinstance(self.footage, Stored):
             return Windows(self.footage.held(device), self.asks)

@@ -15,7 +15,7 @@ from fedreel.config import DataConfig
 from fedreel.data import clip_index
 from fedreel.data.bounded import H5, opened_h5
 from fedreel.data.damaged import H5_ERRORS
-from fedreel.data.features import Features, features_at
+from fedreel.data.features import Annotated, Features, features_at
 from fedreel.data.splits import SPLITS
 from fedreel.errors import DataError
 from fedreel.machine.cache import cache_folder
@@ -278,7 +278,7 @@ def _with_features(
     make = features()
     files = {(Path(p).parent.name, Path(p).stem): path.parent / p for p in clip_index.videos(path.parent)}
     by_name = {name: file for (_, name), file in files.items()}
-    done = []
+    wanted = []
     for video in videos:
         file = files.get((video.owner, video.name)) or by_name.get(video.name)
         if file is None:
@@ -287,9 +287,8 @@ def _with_features(
                 where=f"{path}, video {video.name}",
                 expected=f"the key features, or a video file called {video.name} below {path.parent}",
             )
-        rows = features_at(file, make, video.truth.picks, video.truth.n_frames, video.truth.spread == "nearest")
-        done.append(replace(video, features=rows))
-    return done
+        wanted.append(Annotated(file, video.truth.picks, video.truth.n_frames, video.truth.spread == "nearest"))
+    return [replace(video, features=rows) for video, rows in zip(videos, features_at(wanted, make))]
 
 
 def _standardised(videos: list[SummaryVideo]) -> list[SummaryVideo]:

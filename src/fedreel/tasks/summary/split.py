@@ -30,6 +30,8 @@ class Videos:
     padded with zeros at their ends, the mask is true for real steps, the index says which videos they are. `sources`
     are the videos' names, without the number of a part; `topics` how many of them are about each topic."""
 
+    resident = True
+
     def __init__(
         self,
         sequences: Sequence[Tensor],

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -82,6 +83,7 @@ class AnyView:
     """Of each sample one of its views (samples, views, ...), drawn anew in every epoch; the first where nothing is
     drawn."""
 
+    resident: ClassVar = True
     views: Tensor
     beside: tuple[Tensor, ...]  # rows of the samples: their labels, what they look like
 
