@@ -224,6 +224,13 @@ def test_what_makes_a_row_cannot_be_set(key: str, value: Any, refused: str) -> N
         ("fsar table1", "=FSAR & =network ST-GCN", "task.backbone", "ctrgcn", "task.backbone.name is stgcn in the row"),
         ("fsar table1", "=FSAR", "method.blocks", 0, "'FSAR network ST-GCN' would be the row 'FSAR without MKD"),
         ("fedvmr table1", "=FedVMR", "method.lambda_", 0, "'FedVMR' would be the row 'FedVMR without the gap loss'"),
+        (
+            "fedlid table1",
+            "=FedLID",
+            "task.backbone.init",
+            "w.pth",
+            "is one that leaves task.backbone.init alone",
+        ),
         ("fedlid table1", "=FedLID", "method.server", "labels", "would be the row 'supervised server, 100 % split"),
         ("cfedvs table2", "=FedAvg", "method.weight_by", "frames", "would be the row 'FedAvg, frames clients owners'"),
         ("cfedvs table2", "CFed-VS", "data.seed", 3, "every run of the table has its own data.seed"),

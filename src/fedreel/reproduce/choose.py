@@ -47,6 +47,7 @@ def check_unset(rows: Sequence[Row], size: Scale, follow: Sequence[str] = ()) ->
     """Raise if a user wants settings changed that make a row what it is, its method above all, that `follow` the seed,
     that keep the choosing apart, or that are chosen here among others: one of the values of a grid narrows it."""
     _check_seeds(size, follow)
+    _check_untouched(rows, size)
     usual = load_recipe(size.recipe).method["name"]
     for row in rows:
         method = {} if row.compute else {"method.name": usual}
@@ -86,6 +87,18 @@ def _check_seeds(size: Scale, follow: Sequence[str]) -> None:
                 where=f"--set {key}",
                 hint="leave it out; --seeds says how many runs there are",
             )
+
+
+def _check_untouched(rows: Sequence[Row], size: Scale) -> None:
+    for row in rows:
+        for key, wanted in size.over.items():
+            for own in row.untouched:
+                if own in leaves({key: wanted}):
+                    raise RecipeError(
+                        f"the row '{row.label}' is one that leaves {own} alone: --set must not undo what makes the row",
+                        where=f"--set {key}",
+                        hint="leave it out, or take other rows (--rows)",
+                    )
 
 
 def narrowed(row: Row, size: Scale) -> list[dict[str, Any]]:
