@@ -138,7 +138,7 @@ def sections(stored: Sequence[Mapping[str, Any]]) -> list[str]:
         NOT_HERE,
         lines([("system", "data of the paper", "what stands in for them here"), *data]),
         WHICH,
-        lines([("system", "", "what it shows", "run here", "needs what nobody here has"), *rows]),
+        lines([("system", "table or figure", "what it shows", "run here", "needs what nobody here has"), *rows]),
     ]
 
 
