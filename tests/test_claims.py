@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from importlib import import_module
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -14,7 +15,9 @@ from fedreel.errors import DataError
 from fedreel.reproduce.claims import ENOUGH, in_words, interval, judged, seeds_to_tell, t_quantile
 from fedreel.reproduce.claims_page import page
 from fedreel.reproduce.fsar import TABLES
+from fedreel.reproduce.of_papers import NOT_STORED, PAPERS
 from fedreel.reproduce.spec import Claim
+from fedreel.systems import systems
 from support.tiny import cli
 
 
@@ -106,6 +109,20 @@ def test_the_page_has_a_row_for_every_claim_and_the_command(tmp_path: Path) -> N
         assert f"table1: {claim.better} better than {claim.worse} in {claim.metric}" in text
     done = cli("reproduce", "--claims", str(tmp_path))
     assert (done.code, done.out) == (0, text)
+
+
+def test_every_table_and_figure_of_the_papers_is_listed_with_where_it_was_run(tmp_path: Path) -> None:
+    stored(tmp_path)
+    text = page(tmp_path)
+    for paper in PAPERS:
+        declared = next(system for system in systems() if system.name == paper.system)
+        assert declared.title == paper.title
+        assert f"\n## {paper.title}\n" in text
+        tables = import_module(declared.tables).TABLES
+        assert sorted(e.name for e in paper.exhibits) == sorted(n for n in tables if n.startswith(("table", "fig")))
+        for exhibit in paper.exhibits:
+            run = "sets, small" if (paper.system, exhibit.name) == ("fsar", "table1") else NOT_STORED
+            assert f"| {paper.title} | {exhibit.name} | {exhibit.shows} | {run} |" in text
 
 
 def test_what_is_no_stored_table_is_refused(tmp_path: Path) -> None:

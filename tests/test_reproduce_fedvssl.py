@@ -58,6 +58,12 @@ def test_training_in_one_place_is_the_paper_s_too(scale: str, videos: Path) -> N
         assert (train.milestones, found[name].round.rounds) == ((30, 60), rounds)
 
 
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_colours_are_brought_to_what_catch_the_patchs_authors_have(scale: str, videos: Path) -> None:
+    for name in ("table1", "table2", "table3", "table4", "fig2", "fig3", "fig4", "fig5"):
+        assert {recipe.task["norm"] for recipe in rows_on_data(name, scale, videos).values()} == {"imagenet"}
+
+
 def test_every_row_that_learns_has_its_rate_chosen_among_as_many(videos: Path) -> None:
     for name in ("table1", "table2", "table3", "table4", "fig2", "fig3", "fig4", "fig5"):
         for row in rows(find_table("fedvssl", name), videos):

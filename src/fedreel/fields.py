@@ -29,6 +29,7 @@ class Text:
 Word = Annotated[str, Text("word")]
 DividingWord = Annotated[str, Text("word", divides=True)]
 ModelName = Annotated[str, Text("model", ("", "imagenet"))]
+WeightsName = Annotated[str, Text("model", ("",))]
 MakerName = Annotated[str, Text("maker")]
 FileName = Annotated[str, Text("file", ("",))]
 BelowData = Annotated[str, Text("below", ("",), divides=True)]

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from fedreel.config import load_recipe
 from fedreel.data.torch_file import read_tensors
 from fedreel.errors import DataError, RecipeError
 from fedreel.models.backbone import Backbone, Published
@@ -25,8 +26,10 @@ from fedreel.models.efficientnet import EfficientNetLite0
 from fedreel.models.pretrained import load_pretrained, load_weights
 from fedreel.models.r3d import R3D, R3DConfig
 from fedreel.models.resnet import ResNet, ResNet18Config, ResNet34Config
+from fedreel.runs.run import _without_init
 from fedreel.tasks.pretrain.task import Pretrain
 from fedreel.tasks.recognition.task import Recognition
+from fedreel.tasks.summary.task import Summary
 from support.networks import tiny_r3d
 
 
@@ -273,6 +276,37 @@ def test_a_run_begins_with_the_weights_it_is_given(tmp_path: Path) -> None:
     settings = R3DConfig(width=4, blocks=(2, 2, 1, 1), bn_eps=1e-3, init=str(tmp_path / "ctp.pth"))
     for task in (Pretrain(backbone=settings), Recognition(classes=3, backbone=settings)):
         assert same(source, task.model().backbone)
+
+
+def test_a_whole_model_is_loaded_by_name_or_order_and_what_is_left_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    source = Summary(width=4, hidden=4, blocks=1).model()
+    extra = torch.zeros(3)
+    torch.save({f"module.{n}": t for n, t in source.state_dict().items()} | {"more": extra}, tmp_path / "named.pth")
+    np.savez(tmp_path / "ordered.npz", *(t.numpy() for t in (*source.state_dict().values(), extra)))
+    for name, left in (("named.pth", "more"), ("ordered.npz", f"number {len(source.state_dict())} (3,)")):
+        file = str(tmp_path / name)
+        model = Summary(width=4, hidden=4, blocks=1, init=file).model()
+        assert all(torch.equal(t, model.state_dict()[n]) for n, t in source.state_dict().items())
+        assert f"not used of {file}: {left}" in caplog.text
+
+
+def test_a_model_of_other_settings_is_refused_tensor_by_tensor(tmp_path: Path) -> None:
+    source = Summary(width=4, hidden=4, blocks=1).model().state_dict()
+    source.pop("head.out.bias")
+    torch.save(source, tmp_path / "w.pth")
+    with pytest.raises(DataError) as caught:
+        Summary(width=6, hidden=4, blocks=1, init=str(tmp_path / "w.pth")).model()
+    assert "missing: head.out.bias" in caught.value.found
+    assert "backbone.embed.weight (4, 64) instead of (6, 64)" in caught.value.found
+
+
+def test_what_a_finished_model_began_with_is_not_read_again() -> None:
+    assert _without_init(load_recipe("cfedvs", {"task.init": "gone.pth"})).task["init"] == ""
+    backbone = _without_init(load_recipe("fedvssl", {"task.backbone.init": "gone.pth"})).task["backbone"]
+    assert (backbone["init"], backbone["width"]) == ("", 8)
 
 
 # PyTorch's files

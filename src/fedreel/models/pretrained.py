@@ -1,4 +1,4 @@
-"""Weights from elsewhere for a backbone: those that come as a package, or a file of them."""
+"""Weights from elsewhere: for a backbone those that come as a package, or a file; for a whole model a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedreel.data.weights_file import read_file
 from fedreel.errors import DataError
@@ -19,6 +19,7 @@ from fedreel.models.group_norm import NormKind, with_group_norms
 
 STEM = "conv1.weight"  # of ResNets
 B = TypeVar("B", bound=Backbone)
+M = TypeVar("M", bound=nn.Module)
 _COUNTER = ".num_batches_tracked"  # not in files of before PyTorch 0.4.1; it plays no part in the output
 _log = logging.getLogger(__name__)
 
@@ -56,6 +57,40 @@ def load_weights(backbone: Backbone, given: Mapping[str, Tensor] | Sequence[Tens
     named, unused = by_name(backbone, given) if isinstance(given, Mapping) else by_order(backbone, given)
     _load(backbone, named)
     return unused
+
+
+def load_whole(model: M, source: str) -> M:
+    """A model, head and all, with the weights of a file: all that it has or, with an error, none; by their names or,
+    where a file has none, by their order. What was not used is named in a warning. Without a source it stays as it is.
+    """
+    if not source:
+        return model
+    given, own = read_file(Path(source).expanduser()), model.state_dict()
+    if isinstance(given, list):
+        named = dict(zip(own, given))
+        unused = [f"number {i} {tuple(given[i].shape)}" for i in range(len(own), len(given))]
+    else:
+        named = {name.removeprefix("module."): tensor for name, tensor in given.items()}
+        unused = [name for name in named if name not in own]
+    missing = [name for name in own if name not in named]
+    reshaped = [
+        f"{name} {tuple(named[name].shape)} instead of {tuple(own[name].shape)}"
+        for name in own
+        if name in named and named[name].shape != own[name].shape
+    ]
+    if missing or reshaped:
+        wrong = {"missing": missing, "of another shape": reshaped}
+        raise DataError(
+            "these weights do not belong to this network",
+            where=source,
+            expected=f"the {len(own)} tensors of {type(model).__name__} with the settings of the recipe",
+            found="; ".join(f"{kind}: {', '.join(names)}" for kind, names in wrong.items() if names),
+            hint="take a model that was trained with the same settings: RUN/model/global.safetensors",
+        )
+    model.load_state_dict({name: named[name] for name in own})
+    if unused:
+        _tell(f"not used of {source}: {', '.join(sorted(unused))}")
+    return model
 
 
 def by_name(backbone: Backbone, given: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:

@@ -25,6 +25,7 @@ from fedreel.reproduce.claims import in_words as in_one_line
 from fedreel.reproduce.claims import judged
 from fedreel.reproduce.kept import Kept, open_kept
 from fedreel.reproduce.spec import Choose, Metrics, Row, Scale, Table
+from fedreel.reproduce.twins import check_apart
 from fedreel.systems import System, systems
 
 
@@ -54,7 +55,8 @@ def reproduce(
         named = sorted({str(v) for sweep in found for row in sweep.rows for v in (row.name, *row.setting.values())})
         raise RecipeError(f"no row of '{system} {' '.join(tables)}' has '{rows}' in it", hint=nearest(rows, named))
     for sweep in sweeps:
-        check_unset(sweep.rows, sweep.size)
+        check_unset(sweep.rows, sweep.size, sweep.spec.follow)
+        check_apart(sweep.rows, sweep.spec.rows_for(data), sweep.spec, sweep.size)
     kept = open_kept(cells, data) if cells else None
     out.mkdir(parents=True, exist_ok=True)
     sweeps = _chosen(sweeps, device, jobs, kept)

@@ -43,13 +43,17 @@ class Choice:
         return {"chosen": dict(self.best), "tries": tries}
 
 
-def check_unset(rows: Sequence[Row], size: Scale) -> None:
-    """Raise if a user wants settings changed that make a row what it is, that keep the choosing apart, or that are
-    chosen here among others: one of the values of a grid narrows it."""
+def check_unset(rows: Sequence[Row], size: Scale, follow: Sequence[str] = ()) -> None:
+    """Raise if a user wants settings changed that make a row what it is, its method above all, that `follow` the seed,
+    that keep the choosing apart, or that are chosen here among others: one of the values of a grid narrows it."""
+    _check_seeds(size, follow)
+    _check_untouched(rows, size)
+    usual = load_recipe(size.recipe).method["name"]
     for row in rows:
+        method = {} if row.compute else {"method.name": usual}
         for key, wanted in size.over.items():
-            for own, value in _leaves(row.settings).items():
-                if (own == key or own.startswith(f"{key}.") or key.startswith(f"{own}.")) and value != wanted:
+            for own, value in {**method, **leaves(row.settings)}.items():
+                if touches(key, own) and value != wanted:
                     raise RecipeError(
                         f"{own} is {value} in the row '{row.label}': --set must not undo what makes the row",
                         where=f"--set {key}",
@@ -75,6 +79,28 @@ def check_unset(rows: Sequence[Row], size: Scale) -> None:
             )
 
 
+def _check_seeds(size: Scale, follow: Sequence[str]) -> None:
+    for key in ("seed", *follow):
+        if key in size.over:
+            raise RecipeError(
+                f"every run of the table has its own {key}, the number of its seed: --set must not undo that",
+                where=f"--set {key}",
+                hint="leave it out; --seeds says how many runs there are",
+            )
+
+
+def _check_untouched(rows: Sequence[Row], size: Scale) -> None:
+    for row in rows:
+        for key, wanted in size.over.items():
+            for own in row.untouched:
+                if own in leaves({key: wanted}):
+                    raise RecipeError(
+                        f"the row '{row.label}' is one that leaves {own} alone: --set must not undo what makes the row",
+                        where=f"--set {key}",
+                        hint="leave it out, or take other rows (--rows)",
+                    )
+
+
 def narrowed(row: Row, size: Scale) -> list[dict[str, Any]]:
     """The row's tries that have what a user wants of them."""
     return [tried for tried in row.tries if all(size.over.get(key, value) == value for key, value in tried.items())]
@@ -98,11 +124,16 @@ def knows(method: str, key: str) -> bool:
     return name in ("", "name", *(f.name for f in dataclasses.fields(METHODS.lookup(method))))
 
 
-def _leaves(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def touches(key: str, own: str) -> bool:
+    """Whether to set one of two settings changes the other: they are the same, or one is a table that has the other."""
+    return own == key or own.startswith(f"{key}.") or key.startswith(f"{own}.")
+
+
+def leaves(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Settings by their whole names, tables taken apart."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        found |= _leaves(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+        found |= leaves(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedreel.errors import DataError
 from fedreel.reproduce.claims import ENOUGH
+from fedreel.reproduce.of_papers import sections
 from fedreel.reproduce.spec import Table
 from fedreel.reproduce.stored import lines
 from fedreel.systems import systems
@@ -25,38 +26,6 @@ claim it, but its idea asks for it (a control is beaten, or another measure agre
 
 This page is printed by `fedreel reproduce --claims docs/tables`, from the tables stored there."""
 
-DATA = (  # of the papers, and what stands in for them here
-    (
-        "FedVSSL",
-        "Kinetics-400 to learn from; UCF-101 and HMDB-51 to test on",
-        "signs of 12 people (MLR511), depth clips of 8 people (UTD-MHAD), surveillance clips",
-    ),
-    (
-        "FedLID",
-        "all of CIFAR-100 and Tiny-ImageNet, at 224 pixels; torchvision's ResNet-18",
-        "140 images a class of CIFAR-100, 50 of Tiny-ImageNet, at 32 to 64 pixels; EfficientNet-Lite0",
-    ),
-    (
-        "FedVMR",
-        "Charades-STA with its training part, ActivityNet Captions",
-        "the test part of Charades-STA, split, with CLIP features; ActivityNet's rows are not run",
-    ),
-    (
-        "CFed-VS",
-        "GoogLeNet features of TVSum and of SumMe's 25 videos",
-        "EfficientNet-Lite0 features of TVSum, DINO features of 14 videos of SumMe",
-    ),
-    (
-        "FSAR",
-        "NTU RGB+D 60 and 120, PKU-MMD I and II, UESTC",
-        "NW-UCLA, UTD-MHAD, MSR Action3D, UTKinect, MSR Daily",
-    ),
-)
-NOT_HERE = """## Data that are not here
-
-Nobody here has the papers' own data in whole, so their numbers stand beside ours for orientation only. `--scale paper`
-runs every table on them, as the papers did."""
-
 
 def page(folder: Path) -> str:
     """Markdown: for every system its claims, a row each, and the commands that made the tables."""
@@ -66,9 +35,9 @@ def page(folder: Path) -> str:
         if system.tables:
             tables: dict[str, Table] = importlib.import_module(system.tables).TABLES
             if any(table.claims for table in tables.values()):
-                parts += _section(system.name, tables, [s for s in stored if s["command"].split()[2] == system.name])
-    columns = ("system", "data of the paper", "what stands in for them here")
-    parts += [NOT_HERE, lines([columns, *DATA])]
+                own = [content for content in stored if content["command"].split()[2] == system.name]
+                parts += _section(system.title or system.name, tables, own)
+    parts += sections(stored)
     return "\n\n".join(parts) + "\n"
 
 
@@ -84,8 +53,7 @@ def _read(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _section(name: str, tables: Mapping[str, Table], stored: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    title = next((content["system"] for content in stored), name)
+def _section(title: str, tables: Mapping[str, Table], stored: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield f"## {title}"
     rows: list[list[str]] = []
     commands: list[str] = []

@@ -31,6 +31,7 @@ LITE0, RESNET18 = "ImageNet, EfficientNet-Lite0", "ImageNet, ResNet-18"  # initi
 WEIGHTS = "resnet18*"  # a file beside the images, of torchvision's weights
 OTHERS_NETWORK: Mapping[str, Any] = {"task.backbone.name": "resnet50"}  # FedCA's paper, from random weights
 OTHERS_CLIENTS = 5
+BEGIN = "task.backbone.init"  # rows from random weights leave it empty
 SUPERVISED = {f"supervised server, {100 * s:.0f} %": {"method.server": "labels", "method.share": s} for s in SHARES}
 NONE, ONCE = "no server training", "server without labels, once"
 METHODS: dict[str, Mapping[str, Any]] = {
@@ -118,7 +119,8 @@ def _row(
     """`paper` is what was printed for the paper's ResNet-18: it is shown beside that, or where its weights are not
     given beside the ImageNet weights that stand in for them."""
     setting, begin = {"split": split, "init": init[0]}, {**init[1], "data.partition": SPLITS[split]}
-    return Row(name, {**settings, **begin}, setting, paper or {}, grid=GRIDS[name])
+    untouched = () if init[1] else (BEGIN,)
+    return Row(name, {**settings, **begin}, setting, paper or {}, grid=GRIDS[name], untouched=untouched)
 
 
 def _printed(data: Path | None) -> str:
@@ -152,7 +154,8 @@ def _others(split: str, data: Path | None) -> tuple[Row, ...]:
     for name, settings in {**UNSUPERVISED, "FedLID": {}}.items():
         paper = {"probe": QUOTED[split][name]} if name in QUOTED[split] else {}
         changed = {**settings, **OTHERS_NETWORK, "data.partition": fewer}
-        rows.append(Row(name, changed, setting, paper, only="data", grid=GRIDS[name]))  # too large for a CPU
+        made = Row(name, changed, setting, paper, only="data", grid=GRIDS[name], untouched=(BEGIN,))
+        rows.append(made)  # too large for a CPU
     return tuple(rows)
 
 
@@ -181,7 +184,12 @@ def _options(data: Path | None) -> tuple[Row, ...]:
     """Ours: with the paper's settings but for one."""
     split = "Dirichlet 1"
     return tuple(
-        Row(name, {**settings, **begin, "data.partition": SPLITS[split]}, {"split": split, "init": init})
+        Row(
+            name,
+            {**settings, **begin, "data.partition": SPLITS[split]},
+            {"split": split, "init": init},
+            untouched=() if begin else (BEGIN,),
+        )
         for init, begin in _inits(data).items()
         for name, settings in OPTIONS.items()
     )

@@ -179,6 +179,7 @@ SMALL: Mapping[str, Any] = {
     "task.size": 56,
     "task.stored": 64,
     "task.differences": False,
+    "task.norm": "imagenet",  # of Catch-the-Patch's authors, by whose program the paper trains all pretexts
     "task.jitter": 0.2,  # as Table 1 has it for speed, so that the tables share cells
 }
 HELD_OUT = Choose(

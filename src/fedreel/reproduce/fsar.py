@@ -60,7 +60,7 @@ METHODS: dict[str, Mapping[str, Any]] = {
     "FSAR without MKD": {"method.blocks": 0},
 }
 NETWORKS: dict[str, Mapping[str, Any]] = {  # quarter widths
-    "ST-GCN": {},
+    "ST-GCN": {"task.backbone.name": "stgcn"},  # the rest is the recipe's
     "CTR-GCN": {"task.backbone": {"name": "ctrgcn", "width": 16, "features": 128, "topology": "learnable"}},
     "MST-GCN": {"task.backbone": {"name": "mstgcn", "width": 28, "features": 112, "topology": "learnable"}},
     "MS-G3D": {"task.backbone": {"name": "msg3d", "width": 24, "features": 96, "topology": "learnable"}},

@@ -26,6 +26,7 @@ class Row:
     only: Only = ""  # a row for the playground, or for given data
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # settings to choose, each with its values
     usual: Mapping[str, Any] = field(default_factory=dict)  # settings that fit its data but do not make it what it is
+    untouched: tuple[str, ...] = ()  # settings that it leaves as they are, and that make it what it is
 
     @property
     def label(self) -> str:

@@ -234,15 +234,14 @@ def _sums(job: Job, engine: Engine) -> Callable[..., list[Average]] | None:
 
 def _without_init(recipe: Recipe) -> Recipe:
     """What a finished model began with is not read again: the file may be gone by now."""
-    backbone = recipe.task.get("backbone")
-    return replace(recipe, task={**recipe.task, "backbone": _emptied(backbone)}) if backbone else recipe
+    return replace(recipe, task=_emptied(recipe.task))
 
 
-def _emptied(backbone: Any) -> Any:
+def _emptied(section: Any) -> Any:
     """Without `init`, nor that of a backbone within it."""
-    if not isinstance(backbone, dict):
-        return backbone
-    return {key: "" if key == "init" else _emptied(value) for key, value in backbone.items()}
+    if not isinstance(section, dict):
+        return section
+    return {key: "" if key == "init" else _emptied(value) for key, value in section.items()}
 
 
 def _private(run: Path, client: str, wanted: Sequence[str]) -> dict[str, Tensor]:

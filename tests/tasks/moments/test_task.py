@@ -210,3 +210,15 @@ def test_the_card_says_which_features_a_user_must_feed_the_model() -> None:
 def test_the_recipe_runs_on_the_playground(tmp_path: Path) -> None:
     recipe = load_recipe("fedvmr", {"round.rounds": 1, "data.size": "tiny", "task.width": 8, "device": "cpu"})
     assert run(recipe, tmp_path / "run", quiet=True).summary["metrics"]["miou"] >= 0
+
+
+def test_a_network_begins_with_a_file_unless_words_are_those_of_the_training_sentences(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("red\ngreen\nblue\n")
+    words = {"words": str(tmp_path / "words.txt")}
+    torch.manual_seed(0)
+    source = task(**words).model().state_dict()
+    torch.save(source, tmp_path / "w.pth")
+    found = task(**words, init=str(tmp_path / "w.pth")).model().state_dict()
+    assert all(torch.equal(source[name], found[name]) for name in source)
+    with pytest.raises(RecipeError, match="belong to other words"):
+        task(init=str(tmp_path / "w.pth"))

@@ -18,8 +18,9 @@ from fedreel.core.abilities import Accountable, Temporal, Trials
 from fedreel.core.task import ClientData, Examples, Outputs, Task, Tensors
 from fedreel.data.features import known_card
 from fedreel.errors import DataError, RecipeError
-from fedreel.fields import FileName, MakerName
+from fedreel.fields import FileName, MakerName, WeightsName
 from fedreel.metrics.familiarity import sequence_look
+from fedreel.models.pretrained import load_whole
 from fedreel.models.sentences import SentenceEncoder, encoder_card, encoder_width, make_encoder
 from fedreel.tasks.moments.examples import Batch, Moments, temporal_classes
 from fedreel.tasks.moments.grounding import Grounder, Located, loss, temporal_distribution
@@ -71,6 +72,7 @@ class MomentRetrieval(Task, Temporal, Accountable):
     prior: bool = True  # whether the sentence alone may speak for a place in the video; not without, for encoder lstm
     max_share: float = 1.0  # of the video that an answer may be long
     answer: Literal["likeliest", "overlap"] = "likeliest"  # span, or that of the highest expected overlap
+    init: WeightsName = ""  # a file of weights of the whole network to begin with; empty: random
 
     def __post_init__(self) -> None:
         whole = ("width_in", "length", "word_width", "most_words", "least", "width")
@@ -92,8 +94,16 @@ class MomentRetrieval(Task, Temporal, Accountable):
                 found=f"{self.words} beside the encoder '{self.sentences}'",
             )
 
+        if self.init and self.sentences == BY_WORDS and not self.words:
+            raise RecipeError(
+                "vectors are learnt for the words of these training sentences; those of a file belong to other words",
+                where="[task] init",
+                expected="'', or task.words = FILE, or an encoder of sentences",
+                found=f"{self.init} without a list of words",
+            )
+
     def model(self) -> Grounder:
-        return Grounder(
+        network = Grounder(
             self.width_in,
             self.length,
             *self._words(),
@@ -107,6 +117,7 @@ class MomentRetrieval(Task, Temporal, Accountable):
             self.standardise,
             self.prior,
         )
+        return load_whole(network, self.init)
 
     def population(self, data: DataConfig, seed: int) -> MomentPopulation:
         found = open_moments(data, self.features, self.fps)

@@ -18,8 +18,9 @@ from fedreel.core.abilities import Accountable, Flippable, Sequences, Trials
 from fedreel.core.task import ClientData, Examples, Outputs, Task
 from fedreel.data.features import known_card, make_features
 from fedreel.errors import DataError, RecipeError
-from fedreel.fields import BelowData, MakerName
+from fedreel.fields import BelowData, MakerName, WeightsName
 from fedreel.metrics.familiarity import sequence_look
+from fedreel.models.pretrained import load_whole
 from fedreel.tasks.summary.annotations import with_split, with_user_scores
 from fedreel.tasks.summary.data import How, Spread, SummaryVideo, find_public, find_summary, read_summary
 from fedreel.tasks.summary.metrics import RATIO, mean_defined, score
@@ -58,6 +59,7 @@ class Summary(Task, Sequences, Accountable, Flippable):
     attention: Literal["mixture", "literal", "plain"] = "mixture"
     block: Literal["pre-norm", "literal"] = "pre-norm"  # literal: as the paper's Eq. 4 has it
     positions: bool = False
+    init: WeightsName = ""  # a file of weights of the whole summarizer to begin with; empty: random
 
     def __post_init__(self) -> None:
         check_ranges(self, "task", **dict.fromkeys(("width_in", "width", "heads", "hidden"), (1, math.inf)))
@@ -82,7 +84,7 @@ class Summary(Task, Sequences, Accountable, Flippable):
         if self.summarizer == "mixture_transformer":
             options |= {"width": self.width, "blocks": self.blocks, "heads": self.heads}
             options |= {"attention": self.attention, "block": self.block, "positions": self.positions}
-        return make_summarizer(self.summarizer, self.width_in, **options)
+        return load_whole(make_summarizer(self.summarizer, self.width_in, **options), self.init)
 
     def population(self, data: DataConfig, seed: int) -> SummaryPopulation:
         path = find_summary(data)
