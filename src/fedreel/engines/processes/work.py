@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from fedreel.core.admission import Yardstick
 from fedreel.core.client import Worker
 from fedreel.core.exchange import Ledger
-from fedreel.core.update import Failure, Order, Reply
+from fedreel.core.update import Failure, Order, Reply, Update
 from fedreel.engines.local import attempt
 from fedreel.engines.processes.messages import Channel, Ended
 
@@ -23,7 +24,7 @@ def serve(channel: Channel, make: Callable[[], Worker], share: int) -> None:
     except Exception as error:
         channel.send({"problem": f"{type(error).__name__}: {error}"})
         return
-    departures = Departures(worker.door.ledger)
+    departures, yardstick = Departures(worker.door.ledger), Yardstick()
     worker.door.ledger = departures
     worker.store.shared = True  # another worker may have written what this one read before
     worker.residence.budget //= share
@@ -35,6 +36,8 @@ def serve(channel: Channel, make: Callable[[], Worker], share: int) -> None:
             return
         began = time.monotonic()
         result = attempt(order, worker.execute)
+        if isinstance(result, Update) and order.models and worker.coded is None:  # else the server reads it first
+            result.moved = yardstick.moved(order, result.weights)
         beside: dict[str, Any] = {"departures": departures.taken(), "files": worker.store.taken_unsynced()}
         beside["seconds"] = time.monotonic() - began
         try:
