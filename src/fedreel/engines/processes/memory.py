@@ -23,18 +23,21 @@ class Region:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.handle = os.memfd_create("fedreel") if hasattr(os, "memfd_create") else _unnamed_file()
         self.size = space(tensors)
+        self._content: Tensor | None = None
         try:
-            self.write(tensors)
+            for content, start in zip(map(_bytes, tensors), offsets(tensors)):
+                _write_all(self.handle, content.numpy().data, start)
             os.ftruncate(self.handle, self.size)
         except BaseException:
             self.close()
             raise
 
-    def write(self, tensors: Sequence[Tensor]) -> None:
-        """Over what was there; these take no more space than the first."""
-        for tensor, start in zip(tensors, offsets(tensors)):
-            flat = tensor.detach().cpu().contiguous().view(-1)
-            _write_all(self.handle, flat.view(torch.uint8).numpy().data, start)
+    def write_again(self, tensors: Sequence[Tensor]) -> None:
+        """Over what was there, where it can be mapped; these take no more space than the first."""
+        if self._content is None:
+            self._content = _mapped(self.handle, shared=True)
+        for content, start in zip(map(_bytes, tensors), offsets(tensors)):
+            self._content[start : start + len(content)] = content
 
     def close(self) -> None:
         """Whoever has it open or mapped keeps it."""
@@ -76,7 +79,7 @@ class Reused:
         if fitting:
             number = min(fitting, key=lambda number: self._regions[number].size)
             self._free.remove(number)
-            self._regions[number].write(tensors)
+            self._regions[number].write_again(tensors)
             return number, self._regions[number], False
         region = Region(tensors)
         if len(self._regions) >= _MOST_REUSED or not region.size or not os.path.isdir(_BY_NUMBER):
@@ -148,6 +151,10 @@ def look_into(handle: int) -> Tensor:
 def _mapped(handle: int, shared: bool) -> Tensor:
     size = os.fstat(handle).st_size
     return torch.from_file(f"{_BY_NUMBER}/{handle}", shared=shared, size=size, dtype=torch.uint8)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
 
 
 def _write_all(handle: int, content: memoryview, at: int) -> None:
