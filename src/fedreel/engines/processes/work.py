@@ -28,6 +28,14 @@ def serve(channel: Channel, make: Callable[[], Worker], share: int) -> None:
     worker.door.ledger = departures
     worker.store.shared = True  # another worker may have written what this one read before
     worker.residence.budget //= share
+
+    def work(order: Order) -> Reply:
+        """What comes back is measured here, where it is at hand, unless the server has it on its GPU or decodes it."""
+        reply = worker.execute(order)
+        if isinstance(reply, Update) and order.models and worker.device.type == "cpu" and worker.coded is None:
+            reply.moved = yardstick.moved(order, reply.weights)
+        return reply
+
     channel.send({"problem": ""})
     while True:
         try:
@@ -35,9 +43,7 @@ def serve(channel: Channel, make: Callable[[], Worker], share: int) -> None:
         except Ended:
             return
         began = time.monotonic()
-        result = attempt(order, worker.execute)
-        if isinstance(result, Update) and order.models and worker.coded is None:  # else the server reads it first
-            result.moved = yardstick.moved(order, result.weights)
+        result = attempt(order, work)
         beside: dict[str, Any] = {"departures": departures.taken(), "files": worker.store.taken_unsynced()}
         beside["seconds"] = time.monotonic() - began
         try:
