@@ -33,6 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {  # of single contenders
     "--engine": {"default": "local"},
     "--workers": {"type": int, "default": 0, "help": "of the engine processes; 0: one a core"},
     "--device": {"default": "cpu"},
+    "--counts": {"default": "1", "help": "of bare processes, in turn: N,N"},
 }
 
 
@@ -41,7 +42,7 @@ def parse_arguments(*options: str) -> argparse.Namespace:
     for option in options:
         parser.add_argument(option, **OPTIONS[option])
     parser.add_argument("--model", choices=["linear", "cnn"], required=True)
-    parser.add_argument("--rounds", type=int, required=True, help="timed rounds; one more is run first")
+    parser.add_argument("--rounds", type=int, default=1, help="timed rounds; one more is run first")
     parser.add_argument("--data", required=True, help="the .npz file that make_data wrote")
     parser.add_argument("--out", required=True, help="result file (JSON; the weights go beside it as .npy)")
     parser.add_argument("--threads", type=int, default=2, help="cores to use")

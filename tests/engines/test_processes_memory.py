@@ -127,6 +127,39 @@ def test_a_model_that_many_get_is_written_once_and_goes_with_the_last(ends: tupl
     assert len(os.listdir("/proc/self/fd")) == opened - 2
 
 
+def test_what_is_looked_at_is_not_written_over_and_the_rest_is_used_again(ends: tuple[Channel, Channel]) -> None:
+    """A median keeps all updates of a round; a mean looks at one after another."""
+    sent = [Weights.of({"w": torch.randn(50)}) for _ in range(12)]
+    back = Order(1, 1, "c", TRAIN, {})
+    with mock.patch.object(memory, "Region", wraps=Region) as made:
+        for weights in sent:
+            found = pass_result(ends, Update(1, 1, "c", weights, {}))
+            assert isinstance(found, Update)
+            assert found.weights.equal(weights)
+            del found
+            ends[1].send_order(back, Shared())  # says what has been let go
+            ends[0].receive_order()
+        assert made.call_count == 1
+        kept = [pass_result(ends, Update(1, 1, "c", weights, {})) for weights in sent]
+        assert made.call_count == 12
+        assert all(update.weights.equal(weights) for update, weights in zip(kept, sent))  # type: ignore[union-attr]
+
+
+def test_a_larger_model_gets_memory_of_its_own_and_few_regions_wait(ends: tuple[Channel, Channel]) -> None:
+    opened = len(os.listdir("/proc/self/fd"))
+    sizes = [10, 1000, 10, 3000, 20, 100_000, 5]
+    for _ in range(3):
+        found = [pass_result(ends, Answer(1, 1, "c", {}, {"t": torch.full((n,), n)})) for n in sizes]
+        assert [answer.tensor("t").unique().tolist() for answer in found] == [[n] for n in sizes]  # type: ignore[union-attr]
+        del found
+        ends[1].send_order(Order(1, 1, "c", ASK, {}), Shared())
+        ends[0].receive_order()
+        assert len(os.listdir("/proc/self/fd")) == opened + 2
+    assert len(ends[1].views._content) <= 7  # those that were closed are forgotten with the next message
+    pass_result(ends, Answer(1, 1, "c", {}))
+    assert len(ends[1].views._content) == 2
+
+
 def test_who_is_gone_is_noticed(ends: tuple[Channel, Channel]) -> None:
     ends[1].close()
     with pytest.raises(Ended):

@@ -18,12 +18,15 @@ import torch
 
 import fedreel.core.state
 from fedreel.config import RoundConfig, TrainConfig
+from fedreel.core.admission import Admission, Yardstick
 from fedreel.core.chain import verify
 from fedreel.core.client import Client
+from fedreel.core.declared import Declared
 from fedreel.core.exchange import Policy
 from fedreel.core.federation import Federation
 from fedreel.core.job import Job
 from fedreel.core.method import Method
+from fedreel.core.server import GLOBAL
 from fedreel.core.task import EVERYONE
 from fedreel.core.update import ASK, Failure, Order, Update
 from fedreel.engines.local import LocalEngine
@@ -129,6 +132,26 @@ def test_a_worker_that_is_started_afresh_makes_the_same(tmp_path: Path) -> None:
     other, _ = federate(spawned, method, RoundConfig(rounds=2))
     assert one.weights.equal(other.weights)
     assert states(tmp_path / "local") == states(tmp_path / "spawned")
+
+
+def test_workers_measure_what_admission_would_and_it_believes_no_other(tmp_path: Path) -> None:
+    """Also where running statistics travel, which have a bound of their own. Weights that have been put in place of
+    those that were measured are measured again."""
+    with closing(processes(tmp_path, 2, FedAvg())) as engine:
+        order = wanted(engine, "c0")[0]
+        (update,) = results(engine, [order])
+    assert isinstance(update, Update)
+    found, expected = update.moved, Yardstick().moved(order, update.weights)
+    assert found is not None
+    assert (found.weights, found.model) == (update.weights, GLOBAL)
+    assert (found.change, found.trained) == (expected.change, expected.trained)
+    assert 0 < found.trained < found.change
+    may = Declared({"samples": "count", "frames": "count", "loss": "loss"})
+    admission = Admission(engine.blueprint.travelling, 10.0, lambda order: may)
+    for weights, reason in ((update.weights, None), (1e6 * update.weights, "norm")):
+        admission.expect(order)
+        failure = admission.judge(replace(update, weights=weights))
+        assert (failure and failure.reason) == reason
 
 
 def test_a_job_that_cannot_be_handed_over_says_so(tmp_path: Path) -> None:
@@ -307,19 +330,36 @@ def test_a_short_run_starts_no_worker_and_a_long_one_does(tmp_path: Path) -> Non
         assert rows == ["c0", "c1", "c2"]
 
 
+def wait_for_gate_last(client: Client, folder: Path) -> None:
+    if client.name == "c2":
+        until((folder / OPEN).exists)
+
+
 def test_threads_are_given_back_and_nothing_stays_open(tmp_path: Path) -> None:
     torch.set_num_threads(2)
     files, children = len(os.listdir("/proc/self/fd")), descendants(os.getpid())
-    with closing(processes(tmp_path, 2, FedAvg())) as engine:
+    with closing(scripted(tmp_path, 2, wait_for_gate_last)) as engine:
         for order in wanted(engine, "c0", "c1", "c2"):
             engine.submit(order)
-        threads = [(engine.next(), torch.get_num_threads())[1] for _ in range(3)]
-        assert threads == [1, 1, 2]  # while clients are worked for
+        for client, threads in (("c0", 1), ("c1", 1), ("c2", 2)):  # one while a client is worked for
+            assert engine.next().client == client
+            assert torch.get_num_threads() == threads
+            if client == "c1":
+                (tmp_path / OPEN).touch()
         assert len(descendants(os.getpid()) - children) == 3
         engine.submit(wanted(engine, "c0")[0])
     assert torch.get_num_threads() == 2
     assert descendants(os.getpid()) <= children
     assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_when_all_have_ended_what_is_left_to_hand_out_has_all_cores(tmp_path: Path) -> None:
+    """One worker begins with c2, the longest, and c0 is handed out first."""
+    torch.set_num_threads(2)
+    with closing(scripted(tmp_path, 1)) as engine:
+        for order in wanted(engine, "c0", "c1", "c2"):
+            engine.submit(order)
+        assert [(engine.next().client, torch.get_num_threads()) for _ in range(3)] == [("c0", 2), ("c1", 2), ("c2", 2)]
 
 
 def note_threads(client: Client, folder: Path) -> None:

@@ -28,6 +28,36 @@ def test_a_worker_that_dies_is_an_error_that_says_so() -> None:
         dict(in_processes(os._exit, [1, 1], workers=2))
 
 
+@pytest.mark.skipif(sys.platform != "linux" or not hasattr(processes._libc, "mallopt"), reason="glibc's allocator")
+def test_freed_memory_stays_unless_a_user_has_set_it() -> None:
+    """Blocks as a training step takes and frees; before, each comes anew from the system."""
+    code = """
+import ctypes, resource
+from fedreel.machine.processes import keep_freed_memory
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+def faults(steps):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(steps):
+        blocks = [libc.malloc(size << 20) for size in (2, 6, 3, 6, 8, 1)]
+        for block in blocks:
+            ctypes.memset(block, 1, 1 << 20)
+            libc.free(block)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults(3)
+print(faults(5), keep_freed_memory(), (faults(3), faults(5))[1])
+"""
+    env = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    told = []
+    for own in ({}, {"MALLOC_TRIM_THRESHOLD_": "131072"}):
+        done = subprocess.run([sys.executable, "-c", code], env=env | own, capture_output=True, text=True, check=True)
+        told.append(done.stdout.split())
+    (before, kept, after), (_, kept_too, after_too) = told
+    assert (kept, kept_too) == ("True", "False")
+    assert int(after) < int(before) / 10
+    assert int(after_too) > int(before) / 10
+
+
 def test_a_worker_s_error_is_raised_here() -> None:
     with pytest.raises(ZeroDivisionError):
         dict(in_processes(divided_by_zero, [1, 2], workers=2))

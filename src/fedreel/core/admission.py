@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 from fedreel.core.declared import NUMBERS, PER_SAMPLE, RANGES, TENSORS, TESTED, Declared
 from fedreel.core.transfer.coded import Coded
 from fedreel.core.transfer.codes import Damaged
-from fedreel.core.update import EVALUATE, TRAIN, Answer, Failure, Named, Order, Reply, Update
+from fedreel.core.update import EVALUATE, TRAIN, Answer, Failure, Moved, Named, Order, Reply, Update
 from fedreel.core.weights import Layout, Weights
 from fedreel.errors import plain
 
@@ -48,7 +49,7 @@ class Admission:
         self._open: dict[tuple[int, int], Order] = {}
         self._round = 0
         self.lasting = False  # whether orders stay open when a round ends
-        self._last: _Sent | None = None
+        self._yardstick = Yardstick()
         self._told: dict[tuple[str, str, str], float] = {}  # client, kind of order, name -> what it said first
 
     def expect(self, order: Order) -> None:
@@ -94,7 +95,7 @@ class Admission:
             if {*reply.means} != {*order.together[1:]}:
                 raise Refused("names", "other means than those that were asked for")
             for weights in (reply.weights, *reply.means.values()):
-                self._check_weights(order, weights)
+                self._check_weights(order, weights, reply.moved)
         elif may.problem is not None and (text := may.problem(_answer(reply))):
             raise Refused("range", text)
         for name in PINNED:
@@ -139,7 +140,7 @@ class Admission:
         if not all(bool(v.isfinite().all()) for v in values if v.is_floating_point()):
             raise Refused("not-finite", f"NaN or infinity in '{name}'")
         if isinstance(tensor, Weights):
-            bound = self.max_change * (1.0 + self._known(next(iter(order.models.values()), tensor)).length)
+            bound = self.max_change * (1.0 + self._yardstick.known(next(iter(order.models.values()), tensor)).length)
             if order.kind == TRAIN and (norm := tensor.norm()) > bound:
                 raise Refused("norm", f"'{name}' is {norm:.3g} long, the bound is {bound:.3g}")
         elif kind in RANGES and tensor.numel():
@@ -147,24 +148,39 @@ class Admission:
             if float(tensor.min()) < low or float(tensor.max()) > high:
                 raise Refused("range", f"'{name}' holds numbers that are not from {low:g} to {high:g}")
 
-    def _check_weights(self, order: Order, weights: Weights) -> None:
+    def _check_weights(self, order: Order, weights: Weights, measured: Moved | None) -> None:
         if weights.layout is not self.travelling and weights.layout != self.travelling:
             raise Refused(*_difference(self.travelling, weights.layout))
-        change, sent = min(((weights.distance(w), w) for w in order.models.values()), key=lambda pair: pair[0])
-        if not math.isfinite(change):
+        moved = measured
+        if moved is None or moved.weights is not weights:  # others have taken their place since
+            moved = self._yardstick.moved(order, weights)
+        if not math.isfinite(moved.change):
             bad = [n for n, t in weights.items() if t.is_floating_point() and not bool(t.isfinite().all())]
             raise Refused("not-finite", f"NaN or infinity in {', '.join(bad[:3]) or 'the sum of squares'}")
-        known = self._known(sent)
-        _check_move(change, known.length, self.max_change if known.trained is sent else max(self.max_change, LOOSE))
-        if known.trained is not sent:
-            _check_move(weights.trained.distance(known.trained), known.trained_length, self.max_change)
+        sent = self._yardstick.known(order.models[moved.model])
+        all_trained = sent.trained is sent.weights
+        _check_move(moved.change, sent.length, self.max_change if all_trained else max(self.max_change, LOOSE))
+        if not all_trained:
+            _check_move(moved.trained, sent.trained_length, self.max_change)
 
-    def _known(self, sent: Weights) -> _Sent:
-        if self._last is None or self._last.weights is not sent:  # most orders of a round share one model
-            all_trained = sent.layout.trained == sent.layout
-            trained = sent if all_trained else sent.trained
-            length = sent.norm()
-            self._last = _Sent(sent, length, trained, length if all_trained else trained.norm())
+
+class Yardstick:
+    """How far models are from what was sent. Most orders of a round share one model, so the last is remembered."""
+
+    def __init__(self) -> None:
+        self._last: _Sent | None = None
+
+    def moved(self, order: Order, weights: Weights) -> Moved:
+        """Of several models that were sent, the nearest counts."""
+        apart = {name: weights.distance(sent) for name, sent in order.models.items()}
+        model = min(apart, key=apart.__getitem__)
+        sent = self.known(order.models[model])
+        whole = sent.trained is sent.weights
+        return Moved(weights, model, apart[model], apart[model] if whole else weights.trained.distance(sent.trained))
+
+    def known(self, sent: Weights) -> _Sent:
+        if self._last is None or self._last.weights is not sent:
+            self._last = _Sent(sent, sent if sent.layout.trained == sent.layout else sent.trained)
         return self._last
 
 
@@ -173,9 +189,15 @@ class _Sent:
     """A model that went out, and what is trained of it: this very one if that is all."""
 
     weights: Weights
-    length: float
     trained: Weights
-    trained_length: float
+
+    @cached_property
+    def length(self) -> float:
+        return self.weights.norm()
+
+    @cached_property
+    def trained_length(self) -> float:
+        return self.trained.norm()
 
 
 def _check_move(change: float, length: float, most: float) -> None:

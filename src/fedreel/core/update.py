@@ -71,6 +71,16 @@ class Answer:
         return sum(map(_size, self.tensors.values())) + 8 * len(self.numbers)
 
 
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How far these weights are from one of their order's models, all of them and what is trained."""
+
+    weights: Weights
+    model: str
+    change: float
+    trained: float
+
+
 @dataclass(slots=True)
 class Update:
     """What a client sends back after training: the model's travelling tensors, and what an answer may hold."""
@@ -84,6 +94,7 @@ class Update:
     means: dict[str, Weights] = field(default_factory=dict)  # of a site's clients, weighed by others than `weights`
     carried: int | None = None  # bytes of its tensors on their way, where these are not as many as they have here
     times: Times | None = None  # how long the client took, where it says so; no part of what is counted in bytes
+    moved: Moved | None = None  # what an engine's own worker has measured; never what came from another machine
 
     def __getitem__(self, name: str) -> float:
         return self.numbers[name]

@@ -101,6 +101,21 @@ def own_cores() -> int:
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+_MOST_KEPT, _MOST_MAPPED = 1 << 29, 1 << 25  # bytes; more than the second glibc does not take
+
+
+def keep_freed_memory() -> bool:
+    """In a process that trains step by step: memory that a step has freed stays for the next one instead of going back
+    to the system, from where it comes anew, zeroed, page by page. For glibc's allocator, which torch has on x86; false
+    where there is another C library, or a user has set it by the environment."""
+    own = any(os.environ.get(name) for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"))
+    if own or _libc is None or not hasattr(_libc, "mallopt"):
+        return False
+    kept = _libc.mallopt(_M_TRIM_THRESHOLD, _MOST_KEPT)
+    return bool(_libc.mallopt(_M_MMAP_THRESHOLD, _MOST_MAPPED) and kept)
+
+
 def end_with_parent(by: int = signal.SIGTERM) -> None:
     """In a child: be ended by this signal when the parent dies, even by kill -9. (Linux alone knows this.)"""
     if _libc is not None:

@@ -25,7 +25,7 @@ from fedreel.engines.processes.messages import Channel, Ended, new_line
 from fedreel.engines.processes.work import serve
 from fedreel.errors import RunError
 from fedreel.machine.device import pick_device
-from fedreel.machine.processes import PATIENCE, end_with_parent, share_cores, without_script
+from fedreel.machine.processes import PATIENCE, end_with_parent, keep_freed_memory, share_cores, without_script
 
 _START, _END = "start", "end"  # what the process that forks workers is told; a number asks how that one ended
 
@@ -208,6 +208,7 @@ def _work(line: socket.socket, make: Callable[[], Worker], share: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of whatever puts files in order
     torch.set_num_threads(1)
     share_cores(share)
+    keep_freed_memory()
     serve(Channel(line), make, share)
 
 

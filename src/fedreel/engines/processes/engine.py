@@ -159,8 +159,8 @@ class ProcessesEngine(LocalEngine):
         outcome, order = self._outcomes.pop(key), self._open.pop(key)
         self._shared.release(key)
         self._goes_on = order.awaited
-        if not self._open:
-            torch.set_num_threads(self._threads)
+        if not self._waiting and not any(hand.orders for hand in self._hands):
+            torch.set_num_threads(self._threads)  # every worker is idle
         reply = outcome.result
         if isinstance(reply, Failure):
             return reply

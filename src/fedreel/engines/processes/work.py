@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from fedreel.core.admission import Yardstick
 from fedreel.core.client import Worker
 from fedreel.core.exchange import Ledger
-from fedreel.core.update import Failure, Order, Reply
+from fedreel.core.update import Failure, Order, Reply, Update
 from fedreel.engines.local import attempt
 from fedreel.engines.processes.messages import Channel, Ended
 
@@ -23,10 +24,18 @@ def serve(channel: Channel, make: Callable[[], Worker], share: int) -> None:
     except Exception as error:
         channel.send({"problem": f"{type(error).__name__}: {error}"})
         return
-    departures = Departures(worker.door.ledger)
+    departures, yardstick = Departures(worker.door.ledger), Yardstick()
     worker.door.ledger = departures
     worker.store.shared = True  # another worker may have written what this one read before
     worker.residence.budget //= share
+
+    def work(order: Order) -> Reply:
+        """What comes back is measured here, where it is at hand, unless the server has it on its GPU or decodes it."""
+        reply = worker.execute(order)
+        if isinstance(reply, Update) and order.models and worker.device.type == "cpu" and worker.coded is None:
+            reply.moved = yardstick.moved(order, reply.weights)
+        return reply
+
     channel.send({"problem": ""})
     while True:
         try:
@@ -34,7 +43,7 @@ def serve(channel: Channel, make: Callable[[], Worker], share: int) -> None:
         except Ended:
             return
         began = time.monotonic()
-        result = attempt(order, worker.execute)
+        result = attempt(order, work)
         beside: dict[str, Any] = {"departures": departures.taken(), "files": worker.store.taken_unsynced()}
         beside["seconds"] = time.monotonic() - began
         try:
