@@ -157,7 +157,7 @@ class Admission:
         known = self._known(sent)
         _check_move(change, known.length, self.max_change if known.trained is sent else max(self.max_change, LOOSE))
         if known.trained is not sent:
-            _check_move(weights.trained.distance(known.trained), known.trained_length, self.max_change)
+            _check_move(weights.trained_distance(known.trained), known.trained_length, self.max_change)
 
     def _known(self, sent: Weights) -> _Sent:
         if self._last is None or self._last.weights is not sent:  # most orders of a round share one model

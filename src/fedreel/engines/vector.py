@@ -11,18 +11,18 @@ from typing import Any
 from fedreel.core.client import Client, Worker
 from fedreel.core.discretion import Discretion
 from fedreel.core.method import Method
+from fedreel.core.residence import memory_of
 from fedreel.core.training import Fitted
 from fedreel.core.update import TRAIN, Order, Reply, Result, Update
 from fedreel.engines.local import LocalEngine, attempt
 from fedreel.engines.stacked.ask import Ask, CannotStack, full_ask, plain_ask
 from fedreel.engines.stacked.draws import generator_of
-from fedreel.engines.stacked.feed import steps_of
 from fedreel.engines.stacked.training import StackedTraining, Trained
 from fedreel.engines.step_size import measured_step
 
 MOST_CLIENTS = 64
 MOST_BYTES = 512 * 2**20  # of the stacked models; gradients and momentum take as much again each
-SHORT = 10  # steps: what is done for a client after so few takes about as long as they do
+SHARE = 32  # one such part of a GPU's memory, if that is more
 LONG = 1e8  # operations of a step, of which a CPU is as busy with one client as with many
 MANY = 32  # clients that are worth being trained in two halves, so that a GPU trains one while the other is answered
 
@@ -44,31 +44,43 @@ class VectorEngine(LocalEngine):
         self._trained: deque[tuple[Order, Rest]] = deque()  # and what is left to do
         self._said: set[str] = set()
         self._looked = False
+        self._ahead = gpu  # whether training goes on while this process does something else
         self._obstacle = _obstacle(worker)
         size = sum(n * dtype.itemsize for dtype, n in worker.weights.layout.moving.sizes.items())
-        self.slots = 1 if self._obstacle else max(1, min(MOST_CLIENTS, MOST_BYTES // max(size, 1)))
+        most = max(MOST_BYTES, memory_of(worker.device) // SHARE) if gpu else MOST_BYTES
+        self.slots = 1 if self._obstacle else max(1, min(MOST_CLIENTS, most // max(size, 1)))
         if self._obstacle:
             self._say(self._obstacle)
 
     def next(self) -> Result | None:
         if not self._trained:
-            asks = self._waiting()
+            self._train_waiting()
+        return attempt(*self._trained.popleft()) if self._trained else super().next()
+
+    def _train_waiting(self) -> None:
+        """Train the clients at the head of the queue; on a GPU many of them in two halves: while it trains one, the
+        other is made ready or answered."""
+        waiting = min(len(self._queue), self.slots)
+        halves = 2 if self._ahead and waiting >= MANY else 1
+        for _ in range(halves):
+            asks = self._waiting(-(-waiting // halves))
             if len(asks) < 2:
-                return super().next()
+                return
             for _ in asks:
                 self._queue.popleft()
             self._trained.extend(self._train(asks))
-        return attempt(*self._trained.popleft())
 
-    def _waiting(self) -> list[Ask]:
+    def _waiting(self, most: int) -> list[Ask]:
         """What the clients at the head of the queue ask that may be stacked; of a client's several orders only the
         first, because the others start from what that one leaves."""
         asks: dict[str, Ask] = {}
         if len(self._queue) < 2:
             return []
         self._look_at_step()
+        busy = {order.client for order, _ in self._trained}
         for order in self._queue:
-            ask = self._ask(order) if len(asks) < self.slots and order.client not in asks else None
+            new = len(asks) < most and order.client not in asks and order.client not in busy
+            ask = self._ask(order) if new else None
             if ask is None:
                 break
             asks[order.client] = ask
@@ -89,10 +101,9 @@ class VectorEngine(LocalEngine):
             return None
         try:
             ask = self._plain_ask(order) if self._plain else self._full_ask(order)
-            if ask is None or ask.client.received.layout != self.worker.travelling or not len(ask.examples):
+            sent = next(iter(order.models.values()))
+            if ask is None or sent.layout != self.worker.travelling or not len(ask.examples):
                 return None
-            if self._plain and not self._training.knows(ask):
-                self.worker.enter(ask.client, self.worker.weights)
             self._training.check(ask)
             return ask
         except CannotStack as reason:
@@ -127,17 +138,10 @@ class VectorEngine(LocalEngine):
             groups.setdefault(ask.together, []).append(ask)
         rest: dict[str, Rest] = {}
         for group in groups.values():
-            for part in self._parts(group):
-                if len(part) > 1:
-                    rest |= self._train_group(sorted(part, key=lambda ask: -len(ask.examples)))
+            if len(group) > 1:
+                rest |= self._train_group(sorted(group, key=lambda ask: -len(ask.examples)))
         orders = [ask.client.order for ask in asks]
         return [(order, rest.get(order.client, self.worker.execute)) for order in orders]
-
-    def _parts(self, group: list[Ask]) -> list[list[Ask]]:
-        steps = max(ask.epochs * steps_of(ask.examples, self.worker.config.batch_size) for ask in group)
-        if self.worker.device.type == "cpu" or len(group) < MANY or steps > SHORT:
-            return [group]
-        return [group[: len(group) // 2], group[len(group) // 2 :]]
 
     def _train_group(self, asks: list[Ask]) -> dict[str, Rest]:
         """By client, what is left to do; nothing if training failed: each is then carried out anew and alone, so that
@@ -160,9 +164,7 @@ class VectorEngine(LocalEngine):
         ask.client.trained(trained.fitted(row).loss)
         if worker.config.keep_optimizer:
             ask.client.state.keep(worker.optimizers.group(ask.optimizer), trained.kept(row))
-        weights = trained.rows[row]
-        whole = weights.layout is worker.travelling
-        return worker.leave(ask.client, order, weights, weights if whole else weights.take(worker.travelling))
+        return worker.leave(ask.client, order, trained.rows[row], trained.travelling[row])
 
     def _go_on(self, trained: Trained, row: int, order: Order) -> Reply:
         """All that the method does, with a first training that is done already. Further ones are the client's own."""

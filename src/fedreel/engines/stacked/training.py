@@ -6,6 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from fedreel.core.capture import Recorder, Replayed
 from fedreel.core.client import Worker
 from fedreel.core.task import Examples, Tensors
 from fedreel.core.training import Fitted
+from fedreel.core.weights import Layout
 from fedreel.engines.stacked.agreement import Agreement, agreement, held_rows, trained_names
 from fedreel.engines.stacked.ask import Ask, CannotStack
 from fedreel.engines.stacked.draws import OwnDraws, generator_of
@@ -38,26 +40,27 @@ class StackedTraining:
         self._places: OrderedDict[Hashable, Place] = OrderedDict()
         self._stream = torch.cuda.Stream(worker.device) if worker.device.type == "cuda" else None
 
-    def knows(self, ask: Ask) -> bool:
-        """Whether steps of this kind have been tried out."""
-        return (ask.kind, _looks(ask.examples)) in self._kinds
-
     def check(self, ask: Ask) -> None:
-        """Raise `CannotStack` unless this client's steps can be stacked; tried out on the first of their kind, whose
-        model the worker's must be."""
+        """Raise `CannotStack` unless this client's steps can be stacked; tried out on the first of their kind. Where
+        the ask does not say with which model, the worker's is set up as the client begins."""
         key = ask.kind, _looks(ask.examples)
         if key not in self._kinds:
-            worker = self._worker
-            mixed = worker.config.precision == "bf16" and worker.device.type == "cuda"
-            kind = Kind(worker.model, worker.task, worker.config, ask.terms, ask.adjust, mixed)
-            batch = next(iter(ask.examples.batches(worker.config.batch_size)))
-            try:
-                self._kinds[key] = kind, agreement(worker, kind, ask, batch, self._own_draws)
-            except CannotStack as reason:
-                self._kinds[key] = reason
+            self._kinds[key] = self._tried_out(ask)
         found = self._kinds[key]
         if isinstance(found, CannotStack):
             raise found
+
+    def _tried_out(self, ask: Ask) -> tuple[Kind, Agreement] | CannotStack:
+        worker = self._worker
+        if ask.start is None:
+            worker.enter(ask.client, worker.weights)
+        mixed = worker.config.precision == "bf16" and worker.device.type == "cuda"
+        kind = Kind(worker.model, worker.task, worker.config, ask.terms, ask.adjust, mixed)
+        batch = next(iter(ask.examples.batches(worker.config.batch_size)))
+        try:
+            return kind, agreement(worker, kind, ask, batch, self._own_draws)
+        except CannotStack as reason:
+            return reason
 
     def fit(self, asks: Sequence[Ask]) -> Trained:
         """Train clients that ask for the same. Those with batches of equal form take a step together. Those with fewer
@@ -84,7 +87,7 @@ class StackedTraining:
                     counts[member] += 1
                 if len(asks) >= FEW and made_together >= ENOUGH and 2 * sum(counts) < 3 * made_together:
                     raise CannotStack("batches of different clients have different shapes")
-        return Trained(place, asks, counts, worker.config.keep_optimizer)
+        return Trained(place, asks, counts, worker.config.keep_optimizer, worker.travelling)
 
     def _place(self, asks: Sequence[Ask]) -> Place:
         key = asks[0].kind, len(asks)
@@ -109,7 +112,7 @@ class Place:
         self, worker: Worker, kind: Kind, seen: Agreement, asks: Sequence[Ask], recorder: Recorder | None
     ) -> None:
         self.recorder, self._random, self._columns = recorder, seen.random, seen.columns
-        self.rows = Rows(worker.weights.layout.moving, len(asks), worker.device)
+        self.rows = Rows.empty(worker.weights.layout.moving, len(asks), worker.device)
         names, params = trained_names(worker, asks[0]), asks[0].optimizer.params
         moved = [i for i, reached in enumerate(seen.reached) if reached or worker.config.optimizer == "sgd"]
         self.optimizer = make_row_optimizer([params[i] for i in moved], moved, worker.config)
@@ -176,9 +179,12 @@ class Place:
 class Trained:
     """How a group of clients ended. It has memory of its own: the place is for the next group."""
 
-    def __init__(self, place: Place, asks: Sequence[Ask], counts: Sequence[int], keep_optimizer: bool) -> None:
+    def __init__(
+        self, place: Place, asks: Sequence[Ask], counts: Sequence[int], keep_optimizer: bool, travelling: Layout
+    ) -> None:
         self.asks, self._counts = asks, counts
         self.rows = place.rows.copy()
+        self.travelling = self.rows.take(travelling)
         slots, held = place.held.slots, place.optimizer
         self._kept = [held.state(slots, row) for row in range(len(asks))] if keep_optimizer else [{} for _ in asks]
         self._random = None if place.draws is None else [*place.draws.states]
@@ -191,10 +197,16 @@ class Trained:
         if self._until is not None:
             self._until.synchronize()
 
-    def fitted(self, row: int) -> Fitted:
+    @cached_property
+    def _losses(self) -> list[float]:
+        """Sums, when the device is done."""
         self.wait()
+        return [float(total) for total in self._totals.tolist()]
+
+    def fitted(self, row: int) -> Fitted:
+        total = self._losses[row]
         seen = self.asks[row].epochs * len(self.asks[row].examples)
-        loss = float(self._totals[row]) / seen if seen else math.nan
+        loss = total / seen if seen else math.nan
         return Fitted(loss, seen, self._counts[row], self.asks[row].lr)
 
     def kept(self, row: int) -> Named:
