@@ -69,7 +69,7 @@ def measured(engine: str, profiled: bool) -> float:
         def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
             return {"n": 0.0}
 
-    profile, config, ticks = cProfile.Profile(), TrainConfig(batch_size=EXAMPLES, lr=0.1), []
+    profile, config, ticks = cProfile.Profile(time.process_time), TrainConfig(batch_size=EXAMPLES, lr=0.1), []
 
     def watch(round: int) -> None:
         ticks.append(time.process_time())

@@ -150,7 +150,8 @@ class Admission:
     def _check_weights(self, order: Order, weights: Weights) -> None:
         if weights.layout is not self.travelling and weights.layout != self.travelling:
             raise Refused(*_difference(self.travelling, weights.layout))
-        change, sent = min(((weights.distance(w), w) for w in order.models.values()), key=lambda pair: pair[0])
+        moved = [(weights.distance(w), w) for w in order.models.values()]
+        change, sent = moved[0] if len(moved) == 1 else min(moved, key=lambda pair: pair[0])
         if not math.isfinite(change):
             bad = [n for n, t in weights.items() if t.is_floating_point() and not bool(t.isfinite().all())]
             raise Refused("not-finite", f"NaN or infinity in {', '.join(bad[:3]) or 'the sum of squares'}")

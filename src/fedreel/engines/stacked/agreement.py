@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -100,7 +101,9 @@ def _stacked(
             made = Gradients(kind, alone.changing)(held, tuple(torch.stack([c, c]) for c in batch), draws)
     except Exception as error:  # vmap has no rule for an operation, or the code looks at values
         reason = str(error).strip().partition("\n")[0].partition(". ")[0]
-        raise CannotStack(f"its step cannot be vmapped ({type(error).__name__}: {reason})") from error
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
+        raise CannotStack(f"its step cannot be vmapped ({type(error).__name__}: {reason}; {where})") from error
     finally:
         generator.set_state(drawn)
     return held, *made

@@ -22,6 +22,8 @@ class Rows:
         self.layout, self.flat = layout, flat
         self.views = {dtype: f.unbind() for dtype, f in flat.items()}
         self._distances: dict[str, tuple[Weights, list[int], list[float]]] = {}  # by layout: from what, and when
+        fit = all(f.is_cuda or f.nbytes <= FEW_BYTES for f in flat.values())
+        self.compared_at_once = fit and any(dtype.is_floating_point for dtype in flat)
 
     @staticmethod
     def empty(layout: Layout, clients: int, device: torch.device) -> Rows:
@@ -68,11 +70,6 @@ class Rows:
         return kept[2]
 
     @property
-    def differences_fit(self) -> bool:
-        """Whether memory for as much again is had without a thought."""
-        return all(f.is_cuda or f.nbytes <= FEW_BYTES for f in self.flat.values())
-
-    @property
     def clients(self) -> int:
         return len(next(iter(self.views.values())))
 
@@ -111,10 +108,11 @@ class Row(Weights):
 
     @property
     def _as_it_was(self) -> bool:
-        """Whether this is still that row, of models of which differences fit in memory."""
+        """Whether this is still that row, and of models that are compared at once."""
+        if not self._rows.compared_at_once:
+            return False
         views, client = self._rows.views, self._client
-        same = all(self.flat.get(dtype) is found[client] for dtype, found in views.items())
-        return same and any(dtype.is_floating_point for dtype in views) and self._rows.differences_fit
+        return all(flat is views[dtype][client] for dtype, flat in self.flat.items())
 
 
 @dataclass(frozen=True)
