@@ -28,7 +28,7 @@ ENGINES = ("local", "vector")
 CLIENTS, COHORT, EXAMPLES, ROUNDS = 1000, 50, 10, 40
 
 
-def measured(engine: str, profiled: bool) -> float:
+def measured(engine: str, profiled: bool, rounds: int = ROUNDS) -> float:
     """Microseconds of a core for a client, of the median round."""
     import torch
     from torch import Tensor, nn
@@ -75,10 +75,10 @@ def measured(engine: str, profiled: bool) -> float:
         ticks.append(time.process_time())
         if profiled and round == WARM_UP + 1:
             profile.enable()
-        if round == WARM_UP + 1 + ROUNDS:
+        if round == WARM_UP + 1 + rounds:
             profile.disable()
 
-    federated(Points(), FedAvg(), config, ROUNDS, "cpu", watch, engine=engine, clients=COHORT)
+    federated(Points(), FedAvg(), config, rounds, "cpu", watch, engine=engine, clients=COHORT)
     if profiled:
         for order in ("cumtime", "tottime"):
             pstats.Stats(profile).sort_stats(order).print_stats(60)
@@ -97,10 +97,11 @@ def main() -> None:
     parser.add_argument("--against", type=Path, help="the folder `src` of another version")
     parser.add_argument("--repeat", type=int, default=3, help="processes of each")
     parser.add_argument("--engine", choices=ENGINES, help="only measure this one, in this process")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="with --engine: timed rounds")
     parser.add_argument("--profile", action="store_true", help="with --engine: where the time goes")
     arguments = parser.parse_args()
     if arguments.engine:
-        print(measured(arguments.engine, arguments.profile))
+        print(measured(arguments.engine, arguments.profile, arguments.rounds))
         return
     here = Path(__file__).parent.parent / "src"
     versions = {"now": here} | ({"before": arguments.against.resolve()} if arguments.against else {})

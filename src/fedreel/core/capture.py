@@ -39,8 +39,8 @@ class Graph:
         self._graph.replay()
 
     def __del__(self) -> None:
-        if Graph.recording:
-            Graph.unwanted.append(self._graph)
+        if self.recording:
+            self.unwanted.append(self._graph)
 
 
 @dataclass(frozen=True)

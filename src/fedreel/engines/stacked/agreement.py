@@ -158,7 +158,7 @@ def _near(pairs: Sequence[tuple[Tensor, Tensor]], share: float = 0.0) -> bool:
 @contextmanager
 def _full_precision() -> Iterator[None]:
     """Within this, a GPU multiplies float32 as float32."""
-    kinds = torch.backends.cuda.matmul, torch.backends.cudnn
+    kinds: tuple[Any, ...] = torch.backends.cuda.matmul, torch.backends.cudnn
     before = [kind.allow_tf32 for kind in kinds]
     for kind in kinds:
         kind.allow_tf32 = False
