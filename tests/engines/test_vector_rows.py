@@ -78,10 +78,13 @@ def test_a_part_of_all_models_is_the_part_of_each() -> None:
     assert rows.take(sent.layout) is rows
 
 
+@pytest.mark.parametrize(("short", "groups"), [(100, [3, 3]), (1, [4, 2])], ids=["short", "long"])
 def test_in_two_halves_clients_end_as_local_and_none_is_in_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: int, groups: list[int]
 ) -> None:
+    """Of long trainings all are stacked that can be: up to c0's second order, which waits for its first."""
     monkeypatch.setattr(vector, "MANY", 4)
+    monkeypatch.setattr(vector, "SHORT", short)
     local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), Points()))
     engine = VectorEngine(make_worker(tmp_path / "vector", FedAvg(), Points()))
     engine._ahead, sizes = True, []
@@ -91,4 +94,4 @@ def test_in_two_halves_clients_end_as_local_and_none_is_in_both(
     for one, other in zip(results(local, wanted), results(engine, wanted), strict=True):
         assert (one.client, one.step) == (other.client, other.step)
         assert_close(one.weights, other.weights)
-    assert sizes == [3, 3], "c0's second order is not in the second half, as its first has not ended"
+    assert sizes == groups

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from fedreel.core.client import Client, Worker
@@ -17,12 +18,15 @@ from fedreel.core.update import TRAIN, Order, Reply, Result, Update
 from fedreel.engines.local import LocalEngine, attempt
 from fedreel.engines.stacked.ask import Ask, CannotStack, full_ask, plain_ask
 from fedreel.engines.stacked.draws import generator_of
+from fedreel.engines.stacked.feed import steps_of
 from fedreel.engines.stacked.training import StackedTraining, Trained
 from fedreel.engines.step_size import measured_step
 
 MOST_CLIENTS = 64
 MOST_BYTES = 512 * 2**20  # of the stacked models; gradients and momentum take as much again each
 SHARE = 32  # one such part of a GPU's memory, if that is more
+SHORT = 10  # steps: what is done for a client after so few takes about as long as they do
+LARGE = 256 * 2**20  # bytes of stacked models that keep a GPU busy for longer than it takes to begin a step
 LONG = 1e8  # operations of a step, of which a CPU is as busy with one client as with many
 MANY = 32  # clients that are worth being trained in two halves, so that a GPU trains one while the other is answered
 
@@ -46,9 +50,9 @@ class VectorEngine(LocalEngine):
         self._looked = False
         self._ahead = gpu  # whether training goes on while this process does something else
         self._obstacle = _obstacle(worker)
-        size = sum(n * dtype.itemsize for dtype, n in worker.weights.layout.moving.sizes.items())
+        self._size = sum(n * dtype.itemsize for dtype, n in worker.weights.layout.moving.sizes.items())
         most = max(MOST_BYTES, memory_of(worker.device) // SHARE) if gpu else MOST_BYTES
-        self.slots = 1 if self._obstacle else max(1, min(MOST_CLIENTS, most // max(size, 1)))
+        self.slots = 1 if self._obstacle else max(1, min(MOST_CLIENTS, most // max(self._size, 1)))
         if self._obstacle:
             self._say(self._obstacle)
 
@@ -58,29 +62,35 @@ class VectorEngine(LocalEngine):
         return attempt(*self._trained.popleft()) if self._trained else super().next()
 
     def _train_waiting(self) -> None:
-        """Train the clients at the head of the queue; on a GPU many of them in two halves: while it trains one, the
-        other is made ready or answered."""
+        """Train the clients at the head of the queue; on a GPU many of them in two halves, if that pays: while it
+        trains one, the other is made ready or answered."""
         waiting = min(len(self._queue), self.slots)
-        halves = 2 if self._ahead and waiting >= MANY else 1
-        for _ in range(halves):
-            asks = self._waiting(-(-waiting // halves))
-            if len(asks) < 2:
-                return
+        half = -(-waiting // 2) if self._ahead and waiting >= MANY else waiting
+        asks = self._waiting(half)
+        if half < waiting and not self._divisible(asks):
+            asks = self._waiting(waiting, asks)
+        while len(asks) > 1:
             for _ in asks:
                 self._queue.popleft()
+            waiting -= len(asks)
             self._trained.extend(self._train(asks))
+            asks = self._waiting(waiting)
 
-    def _waiting(self, most: int) -> list[Ask]:
-        """What the clients at the head of the queue ask that may be stacked; of a client's several orders only the
-        first, because the others start from what that one leaves."""
-        asks: dict[str, Ask] = {}
+    def _divisible(self, asks: list[Ask]) -> bool:
+        """Whether so many clients keep a GPU busy, or have so few steps that it would wait for what comes after."""
+        steps = max((a.epochs * steps_of(a.examples, self.worker.config.batch_size) for a in asks), default=0)
+        return steps <= SHORT or len(asks) * self._size >= LARGE
+
+    def _waiting(self, most: int, begun: Sequence[Ask] = ()) -> list[Ask]:
+        """What the clients at the head of the queue ask that may be stacked, those that have `begun` to ask among them;
+        of a client's several orders only the first, because the others start from what that one leaves."""
+        asks = {ask.client.name: ask for ask in begun}
         if len(self._queue) < 2:
             return []
         self._look_at_step()
         busy = {order.client for order, _ in self._trained}
-        for order in self._queue:
-            new = len(asks) < most and order.client not in asks and order.client not in busy
-            ask = self._ask(order) if new else None
+        for order in islice(self._queue, len(asks), most):
+            ask = self._ask(order) if order.client not in asks and order.client not in busy else None
             if ask is None:
                 break
             asks[order.client] = ask
