@@ -60,6 +60,10 @@ def test_the_pages_list_all_runs_and_follow_one() -> None:
     assert found["listed"] == 6
 
 
+def test_what_a_client_costs_is_counted() -> None:
+    assert last_line("host_cost.py", "--engine", "local", "--rounds", "1", warm=True) > 0
+
+
 def test_those_for_gpus_find_what_they_import() -> None:
     assert last_line("-c", "import step_kernels; print('{}')", warm=True) == {}  # it imports the others
 

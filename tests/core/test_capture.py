@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedreel.methods.moon import MOON
 from fedreel.methods.scaffold import SCAFFOLD
 from fedreel.runs.run import load
 from support.moves import make_sets, train
-from support.recorder import FakeRecorder
+from support.recorder import FakeCUDA, FakeRecorder
 from support.toy import federate, make_worker, orders
 
 
@@ -92,6 +93,71 @@ def test_no_more_recordings_are_kept_than_fit() -> None:
     for size in range(1, MOST + 3):
         sums([torch.ones(size)] * (WORTH + 1), recorder, of)
     assert len(recorder.kept) == MOST
+
+
+def in_a_circle(recorder: Recorder) -> list[Any]:
+    """A recording that nobody but itself refers to, once this list is forgotten."""
+    circle: list[Any] = [recorder.record(lambda batch: batch[0].sum(), (torch.ones(4),))]
+    circle.append(circle)
+    return circle
+
+
+def litter(batch: Any) -> torch.Tensor:
+    """A step that makes so much that garbage would be looked for."""
+    made = [[] for _ in range(2000)]  # type: ignore[var-annotated]
+    return batch[0].sum() + len(made)
+
+
+@pytest.mark.parametrize("how", ["a collection would be due", "the step throws them away", "garbage is collected"])
+def test_no_recording_is_destroyed_while_another_is_made(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    cuda, old, recorder = FakeCUDA(monkeypatch), Recorder(), Recorder()
+    kept = [in_a_circle(old), in_a_circle(old)]
+    assert recorder.record(litter, (torch.ones(4),)) is not None
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+
+    def step(batch: Any) -> torch.Tensor:
+        if how != "a collection would be due":
+            kept[0].clear()
+        if how == "garbage is collected":
+            kept.clear()
+            gc.collect()
+        return litter(batch)
+
+    if how == "a collection would be due":
+        kept.clear()
+    cuda.events.clear()
+    try:
+        assert recorder.record(step, (torch.ones(4),)) is not None
+    finally:
+        gc.set_threshold(*before)
+    assert cuda.events[:2] == ["begin", "end"]
+    gc.collect()
+    assert "destroyed" in cuda.events
+    assert gc.isenabled()
+
+
+def test_a_recorder_s_first_recording_comes_when_those_of_former_ones_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, old = FakeCUDA(monkeypatch), Recorder()
+    in_a_circle(old)
+    in_a_circle(old)
+    del old
+    cuda.events.clear()
+    assert Recorder().record(litter, (torch.ones(4),)) is not None
+    assert cuda.events[:4] == ["destroyed", "destroyed", "begin", "end"]
+
+
+def test_after_a_recording_that_broke_another_one_ends_and_no_more_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, recorder = FakeCUDA(monkeypatch), Recorder()
+
+    def breaks(batch: Any) -> torch.Tensor:
+        cuda._broken = True
+        return batch[0]
+
+    assert recorder.record(breaks, (torch.ones(4),)) is None
+    assert cuda.events[:5] == ["begin", "broken", "memory given back", "begin", "end"]
+    assert recorder.record(litter, (torch.ones(4),)) is None
+    assert gc.isenabled()
 
 
 METHODS = {
@@ -173,6 +239,47 @@ def test_on_a_gpu_recordings_one_after_the_other_take_the_memory_of_one() -> Non
         assert recorder.record(lambda batch: (batch[0] * 2 + 1).sum(), (x,)) is not None
         reserved.append(torch.cuda.memory_reserved())
     assert reserved[-1] == reserved[0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_no_recording_is_destroyed_while_another_is_made() -> None:
+    x, old, recorder = torch.ones(4, device="cuda"), Recorder(), Recorder()
+    for _ in range(5):
+        circle: list[Any] = [old.record(lambda batch: batch[0].sum(), (x,))]
+        circle.append(circle)
+    assert recorder.record(lambda batch: batch[0].sum(), (x,)) is not None
+    kept: list[Any] = [old.record(lambda batch: batch[0].sum(), (x,)), old]
+    del circle, old
+
+    def step(batch: Any) -> torch.Tensor:
+        kept.clear()
+        gc.collect()
+        return litter(batch)
+
+    assert recorder.record(step, (x,)) is not None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_recordings_made_before_go_on_when_another_one_breaks() -> None:
+    x, recorder, other = torch.ones(1 << 12, device="cuda"), Recorder(), Recorder()
+
+    def noisy(batch: Any) -> torch.Tensor:
+        return batch[0] * torch.rand_like(batch[0])
+
+    recordings = [r.record(noisy, (x,)) for r in (recorder, other)]
+
+    def drawn() -> list[torch.Tensor]:
+        torch.cuda.manual_seed(5)
+        return [
+            torch.rand(8, device="cuda"),
+            *(r.replay((x,)).clone() for r in recordings),
+            torch.rand(8, device="cuda"),
+        ]
+
+    before = drawn()
+    assert recorder.record(lambda batch: batch[0] * float(torch.rand((), device="cuda")), (x,)) is None
+    assert all(torch.equal(a, b) for a, b in zip(before, drawn(), strict=True))
+    assert other.record(noisy, (x,)) is not None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from fedreel.config import Recipe, RoundConfig, TrainConfig
 from fedreel.core.capture import Recorder
 from fedreel.core.job import Job
 from fedreel.core.method import Method
+from fedreel.core.task import Outputs
 from fedreel.engines.auto import AutoEngine
 from fedreel.engines.local import LocalEngine
 from fedreel.engines.stacked.training import StackedTraining
@@ -125,6 +128,31 @@ def test_many_rounds_take_no_more_memory_than_a_few(tmp_path: Path) -> None:
         torch.cuda.synchronize()
         used.append(torch.cuda.memory_allocated())
     assert used[-1] <= used[3]
+
+
+@dataclass(frozen=True)
+class Pictures(EqualPoints):
+    """Points as pictures, for convolutions."""
+
+    def model(self) -> nn.Module:
+        layers = nn.Conv2d(2, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
+        return nn.Sequential(OrderedDict(backbone=nn.Sequential(*layers), head=nn.Linear(32, 2)))
+
+    def forward(self, model: Any, batch: tuple[Tensor, Tensor]) -> Outputs:
+        shades = torch.linspace(0, 1, 64, device=batch[0].device).view(8, 8)
+        features = model.backbone(batch[0][:, :, None, None] * shades)
+        return Outputs(features, model.head(features))
+
+
+@pytest.mark.parametrize("method", [FedAvg(), MOON(mu=0.5)], ids=lambda m: type(m).__name__)
+def test_convolutions_are_stacked_with_a_teacher_s_too(
+    tmp_path: Path, recorded: list[bool], caplog: pytest.LogCaptureFixture, method: Method
+) -> None:
+    task, train = Pictures(clients=8), TrainConfig(batch_size=4, lr=0.02, epochs=4)
+    one, _, many, _ = both(tmp_path, method, RoundConfig(rounds=3), task=task, train=train, device="cuda")
+    assert "not stacked" not in caplog.text
+    assert_close(one.weights, many.weights, NEAR)
+    assert all(recorded)
 
 
 @pytest.mark.parametrize(("engine", "chosen"), [(AutoEngine, "vector"), (StreamsEngine, "local")])

@@ -15,6 +15,7 @@ from fedreel.config import RoundConfig, TrainConfig
 from fedreel.core.method import Method
 from fedreel.core.task import ClientData, Outputs, Population, Tensors
 from fedreel.engines import vector
+from fedreel.engines.stacked.step import ChannelsApart
 from fedreel.engines.step_size import measured_step
 from fedreel.engines.vector import VectorEngine
 from fedreel.methods.ditto import Ditto
@@ -255,3 +256,13 @@ def test_clients_whose_batches_never_have_the_same_shape_are_trained_one_by_one(
     assert one.weights.equal(many.weights)
     assert ledger(tmp_path / "local") == ledger(tmp_path / "vector")
     assert sum("have different shapes" in r.message for r in caplog.records) == 1
+
+
+@pytest.mark.parametrize("teacher", [True, False])
+def test_channels_of_a_teacher_s_convolutions_lie_apart(teacher: bool) -> None:
+    x = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    layer = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    with ChannelsApart(), torch.set_grad_enabled(not teacher):
+        found = layer(x)
+    assert found.is_contiguous() == teacher
+    assert torch.equal(found, layer(x))

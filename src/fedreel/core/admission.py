@@ -176,7 +176,7 @@ class Yardstick:
         model = min(apart, key=apart.__getitem__)
         sent = self.known(order.models[model])
         whole = sent.trained is sent.weights
-        return Moved(weights, model, apart[model], apart[model] if whole else weights.trained.distance(sent.trained))
+        return Moved(weights, model, apart[model], apart[model] if whole else weights.trained_distance(sent.trained))
 
     def known(self, sent: Weights) -> _Sent:
         if self._last is None or self._last.weights is not sent:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,12 +25,30 @@ Step = Callable[[Batch], Tensor]
 Form = tuple[tuple[torch.Size, torch.dtype], ...]
 
 
+class Graph:
+    """What was recorded. CUDA forbids to destroy it while anything is being recorded, which then breaks: whatever is
+    thrown away meanwhile, by whoever does it, is held until no recording is under way."""
+
+    recording = False  # whether one is under way
+    unwanted: ClassVar[list[torch.cuda.CUDAGraph]] = []
+
+    def __init__(self, graph: torch.cuda.CUDAGraph) -> None:
+        self._graph = graph
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+    def __del__(self) -> None:
+        if self.recording:
+            self.unwanted.append(self._graph)
+
+
 @dataclass(frozen=True)
 class Recording:
     """A graph with the places of its inputs and of its result, and the step it was made of: that keeps alive what the
     graph reads and writes."""
 
-    graph: torch.cuda.CUDAGraph
+    graph: Graph
     inputs: tuple[Tensor, ...]
     result: Tensor
     step: Step
@@ -48,8 +69,8 @@ class Recorder:
     def __init__(self) -> None:
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
-        self._latest: torch.cuda.CUDAGraph | None = None  # keeps the memory until the next graph has it
-        self._works = True
+        self._latest: Graph | None = None  # keeps the memory until the next graph has it
+        self._works, self._begun = True, False
         self.kept: dict[tuple, Recording] = {}
         self.seen: Counter[tuple] = Counter()
         self._added: dict[tuple, OfJob[Any]] = {}
@@ -71,12 +92,13 @@ class Recorder:
             return None
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         self._stream = self._stream or torch.cuda.Stream()
-        graph, random = torch.cuda.CUDAGraph(), torch.cuda.default_generators[torch.cuda.current_device()]
-        before = random.clone_state()
-        inputs = tuple(t.clone() for t in batch)
+        if not self._begun:
+            gc.collect()  # recordings of a run that has ended, with their memory
+            self._begun = True
+        graph, inputs = torch.cuda.CUDAGraph(), tuple(t.clone() for t in batch)
         self._stream.wait_stream(torch.cuda.current_stream())
         try:
-            with torch.cuda.stream(self._stream):
+            with _under_way(), torch.cuda.stream(self._stream):
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
                     result = step(inputs)
@@ -86,11 +108,25 @@ class Recorder:
             reason = str(error).partition("\n")[0].partition(". ")[0]  # out of memory goes on with all processes there
             _log.warning("training goes on without CUDA graphs: this step cannot be recorded (%s)", reason)
             self._works = False
-            random.graphsafe_set_state(before)  # else it would still count as being recorded
+            self._give_up()
             return None
         torch.cuda.current_stream().wait_stream(self._stream)
-        self._latest = graph
-        return Recording(graph, inputs, result, step)
+        self._latest = Graph(graph)
+        return Recording(self._latest, inputs, result, step)
+
+    def _give_up(self) -> None:
+        """After a recording that broke, PyTorch takes it that it still goes on: its memory is that of the recording,
+        and its random numbers are refused to everybody, recordings made before among them. Another recording, which
+        ends as it should, leaves random numbers as they were."""
+        with suppress(RuntimeError):  # the recording may have broken after that
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
+        nothing, graph = torch.zeros((), device="cuda"), torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with _under_way(), torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            nothing.zero_()
+            graph.capture_end()
 
 
 class Replayed:
@@ -134,3 +170,22 @@ class Replayed:
 
 def _form(batch: tuple[Tensor, ...]) -> Form:
     return tuple((t.shape, t.dtype) for t in batch)
+
+
+_one_at_a_time = threading.Lock()
+
+
+@contextmanager
+def _under_way() -> Iterator[None]:
+    """Within this, a recording is under way: no other is destroyed, and nobody looks for garbage."""
+    with _one_at_a_time:
+        collecting = gc.isenabled()
+        gc.disable()
+        Graph.recording = True
+        try:
+            yield
+        finally:
+            Graph.recording = False
+            Graph.unwanted.clear()
+            if collecting:
+                gc.enable()

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,11 @@ from typing import Any
 from fedreel.errors import FedreelError, RunError
 from fedreel.machine.files import write_atomic
 from fedreel.machine.records import parse_json
+
+try:
+    import fcntl
+except ImportError:  # Windows has no flock
+    fcntl = None  # type: ignore[assignment]
 
 _LINK = "prev"  # the key of the hash
 _PIECE = 1 << 16  # bytes read at once in search of the last line
@@ -43,7 +48,7 @@ class Chain:
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write rows to the end; raises, and nothing is written, if there is no room."""
-        with self._lock, self._held() as handle:
+        with self._lock, _Held(self._open()) as handle:
             end, last = self._tail(handle)
             text = b""
             for row in rows:
@@ -61,7 +66,7 @@ class Chain:
         """Force all to disk."""
         if self._handle is None:
             return
-        with self._lock, self._held() as handle:
+        with self._lock, _Held(self._handle) as handle:
             try:
                 os.fsync(handle)
                 if self.head is not None:
@@ -75,22 +80,12 @@ class Chain:
             os.close(self._handle)
             self._handle = None
 
-    @contextlib.contextmanager
-    def _held(self) -> Iterator[int]:
+    def _open(self) -> int:
         if self._handle is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             self._end = -1
-        try:
-            import fcntl
-        except ImportError:  # Windows has no flock
-            yield self._handle
-            return
-        fcntl.flock(self._handle, fcntl.LOCK_EX)
-        try:
-            yield self._handle
-        finally:
-            fcntl.flock(self._handle, fcntl.LOCK_UN)
+        return self._handle
 
     def _tail(self, handle: int) -> tuple[int, str]:
         """Where the file ends, and its last line's hash. A line that a crash has torn was never let out: it goes."""
@@ -106,6 +101,24 @@ class Chain:
             os.ftruncate(handle, end - len(tail) + whole)
         lines = tail[:whole].splitlines()
         return end - len(tail) + whole, _hash(lines[-1]) if lines else ""
+
+
+class _Held:
+    """A file that no other process writes to within this."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __enter__(self) -> int:
+        if fcntl is not None:
+            fcntl.flock(self._handle, fcntl.LOCK_EX)
+        return self._handle
+
+    def __exit__(self, *_: object) -> None:
+        if fcntl is not None:
+            fcntl.flock(self._handle, fcntl.LOCK_UN)
 
 
 def verify(path: Path, head: Path | None = None) -> Verified:

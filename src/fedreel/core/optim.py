@@ -111,6 +111,9 @@ class SGD:
             torch._foreach_mul_(self._buffers, self._momentum)
             torch._foreach_add_(self._buffers, move)
             move = torch._foreach_add(move, self._buffers, alpha=self._momentum) if self._nesterov else self._buffers
+        self._go(move)
+
+    def _go(self, move: list[Tensor]) -> None:
         if self._rate is None:
             torch._foreach_add_(self._data, move, alpha=-self.lr)
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import cache
 
 import torch
 from torch import nn
@@ -37,7 +36,7 @@ class Residence:
             raise FedreelError(
                 f"there is no client '{client}' here", hint=nearest(client, population.clients[:LOOKED_AT])
             )
-        own = cache(lambda: population.data(client))
+        own = _Own(population, client)
         if client not in self._numbers:
             self._numbers[client] = own().numbers
         return ClientData(
@@ -75,6 +74,21 @@ class Residence:
             if self.used + needed <= self.budget:
                 break
             self.used -= bytes_of(self._held.pop(key))
+
+
+class _Own:
+    """A client's data, asked for once."""
+
+    __slots__ = ("_client", "_found", "_population")
+
+    def __init__(self, population: Population, client: str) -> None:
+        self._population, self._client = population, client
+        self._found: ClientData | None = None
+
+    def __call__(self) -> ClientData:
+        if self._found is None:
+            self._found = self._population.data(self._client)
+        return self._found
 
 
 def bytes_of(examples: Examples) -> int:

@@ -135,10 +135,9 @@ class PrivateStore:
         self._unsynced.extend(map(Path, files))
 
     def _generations(self, client: str) -> list[Key]:
-        name = file_name(client)
         if self._folders is None or self.shared:  # who has state here, looked up once: most methods keep none
             self._folders = set(os.listdir(self.folder)) if self.folder.is_dir() else set()
-        if name not in self._folders:
+        if not self._folders or (name := file_name(client)) not in self._folders:
             return []
         found = map(_GENERATION.fullmatch, os.listdir(self.folder / name))
         return sorted((int(file[1]), int(file[2])) for file in found if file is not None)

@@ -112,8 +112,8 @@ class Update:
 
     @property
     def nbytes(self) -> int:
-        tensors = sum(map(_size, (self.weights, *self.means.values(), *self.tensors.values())))
-        return (tensors if self.carried is None else self.carried) + 8 * len(self.numbers)
+        beside = sum(map(_size, (*self.means.values(), *self.tensors.values()))) if self.means or self.tensors else 0
+        return (self.weights.nbytes + beside if self.carried is None else self.carried) + 8 * len(self.numbers)
 
 
 @dataclass(slots=True)

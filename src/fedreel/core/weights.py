@@ -206,6 +206,10 @@ class Weights(Mapping[str, Tensor]):
                 square += float(torch.dist(mine, theirs)) ** 2
         return square**0.5
 
+    def trained_distance(self, trained: Weights) -> float:
+        """L2 distance of what gradients move here from `trained`, which is only that."""
+        return self.trained.distance(trained)
+
     def distances(self, other: Weights) -> dict[str, float]:
         """L2 distance of what is trained, part by part of the model."""
         moved = self - other

@@ -8,6 +8,7 @@ from collections import deque
 from contextlib import nullcontext
 
 import torch
+from torch import Tensor
 
 from fedreel.core.client import Worker
 from fedreel.core.job import Job
@@ -126,7 +127,7 @@ class _Lane:
             raise result
         if self._stream is not None and not isinstance(result, Failure):
             here = torch.cuda.current_stream(self.worker.device)
-            for tensor in buffers(result):
+            for tensor in filter(_on_gpu, buffers(result)):
                 tensor.record_stream(here)  # else this lane might write there while it is still being read
         return result
 
@@ -165,6 +166,10 @@ class _Lane:
         self._turn.acquire()
         if self._ended:
             raise _Ended
+
+
+def _on_gpu(tensor: Tensor) -> bool:
+    return tensor.is_cuda
 
 
 class _Random:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from fedreel.core.client import Client, Worker
 from fedreel.core.discretion import Discretion
 from fedreel.core.method import Method
+from fedreel.core.residence import memory_of
 from fedreel.core.training import Fitted
 from fedreel.core.update import TRAIN, Order, Reply, Result, Update
 from fedreel.engines.local import LocalEngine, attempt
@@ -22,7 +24,9 @@ from fedreel.engines.step_size import measured_step
 
 MOST_CLIENTS = 64
 MOST_BYTES = 512 * 2**20  # of the stacked models; gradients and momentum take as much again each
+SHARE = 32  # one such part of a GPU's memory, if that is more
 SHORT = 10  # steps: what is done for a client after so few takes about as long as they do
+LARGE = 256 * 2**20  # bytes of stacked models that keep a GPU busy for longer than it takes to begin a step
 LONG = 1e8  # operations of a step, of which a CPU is as busy with one client as with many
 MANY = 32  # clients that are worth being trained in two halves, so that a GPU trains one while the other is answered
 
@@ -44,31 +48,49 @@ class VectorEngine(LocalEngine):
         self._trained: deque[tuple[Order, Rest]] = deque()  # and what is left to do
         self._said: set[str] = set()
         self._looked = False
+        self._ahead = gpu  # whether training goes on while this process does something else
         self._obstacle = _obstacle(worker)
-        size = sum(n * dtype.itemsize for dtype, n in worker.weights.layout.moving.sizes.items())
-        self.slots = 1 if self._obstacle else max(1, min(MOST_CLIENTS, MOST_BYTES // max(size, 1)))
+        self._size = sum(n * dtype.itemsize for dtype, n in worker.weights.layout.moving.sizes.items())
+        most = max(MOST_BYTES, memory_of(worker.device) // SHARE) if gpu else MOST_BYTES
+        self.slots = 1 if self._obstacle else max(1, min(MOST_CLIENTS, most // max(self._size, 1)))
         if self._obstacle:
             self._say(self._obstacle)
 
     def next(self) -> Result | None:
         if not self._trained:
-            asks = self._waiting()
-            if len(asks) < 2:
-                return super().next()
+            self._train_waiting()
+        return attempt(*self._trained.popleft()) if self._trained else super().next()
+
+    def _train_waiting(self) -> None:
+        """Train the clients at the head of the queue; on a GPU many of them in two halves, if that pays: while it
+        trains one, the other is made ready or answered."""
+        waiting = min(len(self._queue), self.slots)
+        half = -(-waiting // 2) if self._ahead and waiting >= MANY else waiting
+        asks = self._waiting(half)
+        if half < waiting and not self._divisible(asks):
+            asks = self._waiting(waiting, asks)
+        while len(asks) > 1:
             for _ in asks:
                 self._queue.popleft()
+            waiting -= len(asks)
             self._trained.extend(self._train(asks))
-        return attempt(*self._trained.popleft())
+            asks = self._waiting(waiting)
 
-    def _waiting(self) -> list[Ask]:
-        """What the clients at the head of the queue ask that may be stacked; of a client's several orders only the
-        first, because the others start from what that one leaves."""
-        asks: dict[str, Ask] = {}
+    def _divisible(self, asks: list[Ask]) -> bool:
+        """Whether so many clients keep a GPU busy, or have so few steps that it would wait for what comes after."""
+        steps = max((a.epochs * steps_of(a.examples, self.worker.config.batch_size) for a in asks), default=0)
+        return steps <= SHORT or len(asks) * self._size >= LARGE
+
+    def _waiting(self, most: int, begun: Sequence[Ask] = ()) -> list[Ask]:
+        """What the clients at the head of the queue ask that may be stacked, those that have `begun` to ask among them;
+        of a client's several orders only the first, because the others start from what that one leaves."""
+        asks = {ask.client.name: ask for ask in begun}
         if len(self._queue) < 2:
             return []
         self._look_at_step()
-        for order in self._queue:
-            ask = self._ask(order) if len(asks) < self.slots and order.client not in asks else None
+        busy = {order.client for order, _ in self._trained}
+        for order in islice(self._queue, len(asks), most):
+            ask = self._ask(order) if order.client not in asks and order.client not in busy else None
             if ask is None:
                 break
             asks[order.client] = ask
@@ -89,10 +111,9 @@ class VectorEngine(LocalEngine):
             return None
         try:
             ask = self._plain_ask(order) if self._plain else self._full_ask(order)
-            if ask is None or ask.client.received.layout != self.worker.travelling or not len(ask.examples):
+            sent = next(iter(order.models.values()))
+            if ask is None or sent.layout != self.worker.travelling or not len(ask.examples):
                 return None
-            if self._plain and not self._training.knows(ask):
-                self.worker.enter(ask.client, self.worker.weights)
             self._training.check(ask)
             return ask
         except CannotStack as reason:
@@ -127,17 +148,10 @@ class VectorEngine(LocalEngine):
             groups.setdefault(ask.together, []).append(ask)
         rest: dict[str, Rest] = {}
         for group in groups.values():
-            for part in self._parts(group):
-                if len(part) > 1:
-                    rest |= self._train_group(sorted(part, key=lambda ask: -len(ask.examples)))
+            if len(group) > 1:
+                rest |= self._train_group(sorted(group, key=lambda ask: -len(ask.examples)))
         orders = [ask.client.order for ask in asks]
         return [(order, rest.get(order.client, self.worker.execute)) for order in orders]
-
-    def _parts(self, group: list[Ask]) -> list[list[Ask]]:
-        steps = max(ask.epochs * steps_of(ask.examples, self.worker.config.batch_size) for ask in group)
-        if self.worker.device.type == "cpu" or len(group) < MANY or steps > SHORT:
-            return [group]
-        return [group[: len(group) // 2], group[len(group) // 2 :]]
 
     def _train_group(self, asks: list[Ask]) -> dict[str, Rest]:
         """By client, what is left to do; nothing if training failed: each is then carried out anew and alone, so that
@@ -162,9 +176,7 @@ class VectorEngine(LocalEngine):
         ask.client.times += fitted.times
         if worker.config.keep_optimizer:
             ask.client.state.keep(worker.optimizers.group(ask.optimizer), trained.kept(row))
-        weights = trained.rows[row]
-        whole = weights.layout is worker.travelling
-        return worker.leave(ask.client, order, weights, weights if whole else weights.take(worker.travelling))
+        return worker.leave(ask.client, order, trained.rows[row], trained.travelling[row])
 
     def _go_on(self, trained: Trained, row: int, order: Order) -> Reply:
         """All that the method does, with a first training that is done already. Further ones are the client's own."""

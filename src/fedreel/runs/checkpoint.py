@@ -33,10 +33,11 @@ _DAMAGE = (
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A federation at one moment, copied, so that it can be written while the next round is under way."""
+    """A federation at one moment, copied, so that it can be written while the next round is under way. The copies lie
+    where the models do: whoever writes them brings them here from a GPU, and nobody else waits for that."""
 
     round: int
-    tensors: dict[str, Tensor]
+    copies: dict[str, Weights | Tensor]
     content: dict[str, Any]
     versions: dict[str, Version] = field(default_factory=dict)
     trained: Roll = field(default_factory=Roll)  # it goes on growing: `content` says how many names count
@@ -44,8 +45,8 @@ class Snapshot:
     @staticmethod
     def of(progress: ServerState, marks: dict[str, int]) -> Snapshot:
         """`marks` are positions in other files of the run (how long the metrics were at this moment)."""
-        tensors: dict[str, Tensor] = {}
-        aside = _Aside(tensors)
+        copies: dict[str, Weights | Tensor] = {}
+        aside = _Aside(copies)
         state = {
             "round": progress.round,
             "models": aside.strip(progress.models, "models"),
@@ -57,7 +58,15 @@ class Snapshot:
             "marks": marks,
         }
         content = {"state": state, "layouts": aside.layouts, "versions": [*aside.versions]}
-        return Snapshot(progress.round, tensors, content, aside.versions, progress.trained)
+        return Snapshot(progress.round, copies, content, aside.versions, progress.trained)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """On the host, by path and name."""
+        here = {path: copy.to("cpu") for path, copy in self.copies.items()}
+        loose = {path: copy.contiguous() for path, copy in here.items() if isinstance(copy, Tensor)}
+        packed = {path: copy for path, copy in here.items() if isinstance(copy, Weights)}
+        return loose | {f"{path}/{name}": t for path, weights in packed.items() for name, t in weights.items()}
 
 
 class Checkpoints:
@@ -118,7 +127,7 @@ class Checkpoints:
 class _Aside:
     """What of a state is no JSON, and goes aside."""
 
-    tensors: dict[str, Tensor]
+    copies: dict[str, Weights | Tensor]
     layouts: dict[str, list] = field(default_factory=dict)
     versions: dict[str, Version] = field(default_factory=dict)
 
@@ -128,11 +137,10 @@ class _Aside:
             self.versions[value.name] = value
             return {"$version": value.name, "layout": self._layout(value.weights)}
         if isinstance(value, Weights):
-            own = value.clone().to("cpu")  # the same weights may be held twice; a file's tensors must not share memory
-            self.tensors.update({f"{path}/{n}": t for n, t in own.items()})
+            self.copies[path] = value.clone()  # even if it is held twice: a file's tensors must not share memory
             return {"$weights": path, "layout": self._layout(value)}
         if isinstance(value, Tensor):
-            self.tensors[path] = value.detach().clone().cpu().contiguous()
+            self.copies[path] = value.detach().clone()
             return {"$tensor": path}
         if isinstance(value, dict):
             return {"$dict": [[k, self.strip(v, f"{path}/{k}")] for k, v in value.items()]}

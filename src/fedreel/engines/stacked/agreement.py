@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,9 +33,40 @@ class Agreement:
 def agreement(worker: Worker, kind: Kind, ask: Ask, batch: Batch, own_draws: bool) -> Agreement:
     """Make a step as one client's, whose model the worker's is set to, and as that of two clients who are both this
     one. Raises `CannotStack` if the two differ. Where clients do not draw their own random numbers, none are drawn.
-    Everything is left as it was."""
+    Everything is left as it was.
+
+    Both are made in full precision: what TF32 and bf16 leave of a deep network's gradients depends on the order in
+    which a GPU multiplies. In bf16 it is seen whether the step can be made, and whether its loss is about the same."""
     if not isinstance(batch, tuple) or not batch or not all(isinstance(t, Tensor) for t in batch):
         raise CannotStack("its batches are no tuples of tensors")
+    exact = replace(kind, mixed=False, config=replace(kind.config, precision="fp32")) if kind.mixed else kind
+    with _full_precision():
+        alone = _alone(worker, exact, ask, batch, own_draws)
+        held, stacked, losses = _stacked(worker, exact, ask, batch, own_draws, alone)
+    moves = [(torch.zeros_like(t[0]) if (g := alone.grads[n]) is None else g, t) for n, t in stacked.items()]
+    others = [(alone.after[n], {**held.fixed, **held.given}[n]) for n in alone.changing if n not in held.trained]
+    if not _near([(alone.loss, losses)]) or not _near(moves):
+        raise CannotStack("a stacked step gives other gradients")
+    if not all(_near([pair]) for pair in others):
+        raise CannotStack("a stacked step leaves other statistics")
+    if kind.mixed and not _near([(alone.loss, _stacked(worker, kind, ask, batch, own_draws, alone)[2])], 0.05):
+        raise CannotStack("a stacked step in bf16 gives another loss")
+    return Agreement(tuple(g is not None for g in alone.grads.values()), alone.changing, alone.random, len(batch))
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """A step of one client: what it began with, and what it came to."""
+
+    given: Named
+    grads: dict[str, Tensor | None]
+    loss: Tensor
+    after: Named  # all tensors that a step may change
+    changing: frozenset[str]
+    random: bool
+
+
+def _alone(worker: Worker, kind: Kind, ask: Ask, batch: Batch, own_draws: bool) -> _Alone:
     whole = given_tensors(kind.added, worker.weights.layout.frozen.place)
     before = {name: t.clone() for name, t in whole.items()}
     model = {name: t.clone() for name, t in worker.weights.items() if name in worker.weights.layout.moving.place}
@@ -46,7 +78,6 @@ def agreement(worker: Worker, kind: Kind, ask: Ask, batch: Batch, own_draws: boo
             found, loss = step_alone(
                 kind.model, kind.task, ask.optimizer.params, kind.config, batch, kind.terms, kind.adjust
             )
-        grads = dict(zip(trained_names(worker, ask), found))
         random = not torch.equal(generator.get_state(), ask.random)
         after = {**{n: worker.weights[n].clone() for n in model}, **{n: t.clone() for n, t in whole.items()}}
     finally:
@@ -54,23 +85,28 @@ def agreement(worker: Worker, kind: Kind, ask: Ask, batch: Batch, own_draws: boo
         for name, tensor in (*model.items(), *before.items()):
             (whole[name] if name in whole else worker.weights[name]).copy_(tensor)
     changing = frozenset(n for n, t in after.items() if not torch.equal(t, {**model, **before}[n]))
+    return _Alone(before, dict(zip(trained_names(worker, ask), found)), loss, after, changing, random)
+
+
+def _stacked(
+    worker: Worker, kind: Kind, ask: Ask, batch: Batch, own_draws: bool, alone: _Alone
+) -> tuple[Held, Named, Tensor]:
+    """The same step of two clients: what they have then, gradients and losses."""
+    generator = generator_of(worker.device)
+    drawn = generator.get_state()
     try:
-        held = _twice(worker, ask, before)
-        draws = OwnDraws([ask.random, ask.random], worker.device) if random and own_draws else None
+        held = _twice(worker, ask, alone.given)
+        draws = OwnDraws([ask.random, ask.random], worker.device) if alone.random and own_draws else None
         with _by_rules(), nullcontext() if own_draws else NoDraws():
-            stacked, losses = Gradients(kind, changing)(held, tuple(torch.stack([c, c]) for c in batch), draws)
+            made = Gradients(kind, alone.changing)(held, tuple(torch.stack([c, c]) for c in batch), draws)
     except Exception as error:  # vmap has no rule for an operation, or the code looks at values
         reason = str(error).strip().partition("\n")[0].partition(". ")[0]
-        raise CannotStack(f"its step cannot be vmapped ({type(error).__name__}: {reason})") from error
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
+        raise CannotStack(f"its step cannot be vmapped ({type(error).__name__}: {reason}; {where})") from error
     finally:
         generator.set_state(drawn)
-    moves = [(torch.zeros_like(t[0]) if (g := grads[n]) is None else g, t) for n, t in stacked.items()]
-    others = [(after[n], {**held.fixed, **held.given}[n]) for n in changing if n not in held.trained]
-    if not _near([(loss, losses)], kind, worker.device) or not _near(moves, kind, worker.device):
-        raise CannotStack("a stacked step gives other gradients")
-    if not all(_near([pair], kind, worker.device) for pair in others):
-        raise CannotStack("a stacked step leaves other statistics")
-    return Agreement(tuple(g is not None for g in grads.values()), changing, random, len(batch))
+    return held, *made
 
 
 def trained_names(worker: Worker, ask: Ask) -> list[str]:
@@ -100,16 +136,16 @@ def _by_rules() -> Iterator[None]:
 
 def _twice(worker: Worker, ask: Ask, given: Named) -> Held:
     layout = worker.weights.layout.moving
-    rows = Rows(layout, 2, worker.device)
+    rows = Rows.empty(layout, 2, worker.device)
     rows.fill(worker.weights.take(layout))
     twice = {name: torch.stack([t, t]) for name, t in given.items()}
     return held_rows(rows, trained_names(worker, ask), twice, {}, worker.device)
 
 
-def _near(pairs: Sequence[tuple[Tensor, Tensor]], kind: Kind, device: torch.device) -> bool:
+def _near(pairs: Sequence[tuple[Tensor, Tensor]], share: float = 0.0) -> bool:
     """Whether each tensor of one client is near those of two: on the scale of itself, or if it is next to nothing (the
-    gradient of a bias in front of a batch norm) of all of them. GPUs multiply in TF32 or bf16."""
-    share = 0.05 if kind.mixed else 0.02 if device.type == "cuda" else 0.001
+    gradient of a bias in front of a batch norm) of all of them. Of a GPU's convolutions some are less exact."""
+    share = share or (0.01 if pairs and pairs[0][0].is_cuda else 0.001)
     whole = sum(float(one.double().norm()) ** 2 for one, _ in pairs) ** 0.5
     for one, two in pairs:
         apart = float((one.double() - two.double()).nan_to_num(0.0, 0.0, 0.0).norm(dim=None)) / 2**0.5
@@ -117,3 +153,17 @@ def _near(pairs: Sequence[tuple[Tensor, Tensor]], kind: Kind, device: torch.devi
         if not alike or apart > share * (float(one.double().norm()) + 0.01 * whole) + 1e-7:
             return False
     return True
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Within this, a GPU multiplies float32 as float32."""
+    kinds: tuple[Any, ...] = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [kind.allow_tf32 for kind in kinds]
+    for kind in kinds:
+        kind.allow_tf32 = False
+    try:
+        yield
+    finally:
+        for kind, allowed in zip(kinds, before):
+            kind.allow_tf32 = allowed

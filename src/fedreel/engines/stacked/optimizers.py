@@ -48,6 +48,13 @@ class RowSGD(SGD):
         self.step(grads)
         self._data = self._buffers = []
 
+    def _go(self, move: list[Tensor]) -> None:
+        if self._rate is None:
+            super()._go(move)
+            return
+        for data, by in zip(self._data, move):  # large, and rows of larger tensors: best read and written once each
+            data.addcmul_(by, self._rate, value=-1)
+
     def state(self, slots: Named, row: int) -> Named:  # type: ignore[override]
         return {name: t[row].clone() for name, t in slots.items()}
 

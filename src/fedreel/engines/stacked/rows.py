@@ -12,23 +12,39 @@ from fedreel.core.weights import Layout, Weights
 
 Named = dict[str, Tensor]
 Part = slice | Tensor  # some of the rows
+FEW_BYTES = 2**25  # of models on a CPU, of which all differences are taken at once
 
 
 class Rows:
     """Models of the same layout side by side: one (clients, size) tensor for each dtype."""
 
-    def __init__(self, layout: Layout, clients: int, device: torch.device) -> None:
-        self.flat = {d: torch.empty(clients, n, dtype=d, device=device) for d, n in layout.sizes.items()}
-        self.layout, self.clients = layout, clients
+    def __init__(self, layout: Layout, flat: dict[torch.dtype, Tensor]) -> None:
+        self.layout, self.flat = layout, flat
+        self.views = {dtype: f.unbind() for dtype, f in flat.items()}
+        self._distances: dict[str, tuple[Weights, list[int], list[float]]] = {}  # by layout: from what, and when
+        fit = all(f.is_cuda or f.nbytes <= FEW_BYTES for f in flat.values())
+        self.compared_at_once = fit and any(dtype.is_floating_point for dtype in flat)
 
-    def __getitem__(self, client: int) -> Weights:
+    @staticmethod
+    def empty(layout: Layout, clients: int, device: torch.device) -> Rows:
+        return Rows(layout, {d: torch.empty(clients, n, dtype=d, device=device) for d, n in layout.sizes.items()})
+
+    def __getitem__(self, client: int) -> Row:
         """One client's model; the same memory."""
-        return Weights(self.layout, {d: f[client] for d, f in self.flat.items()})
+        return Row(self, client)
 
     def copy(self) -> Rows:
-        other = Rows(self.layout, 0, torch.device("cpu"))
-        other.flat, other.clients = {d: f.clone() for d, f in self.flat.items()}, self.clients
-        return other
+        return Rows(self.layout, {d: f.clone() for d, f in self.flat.items()})
+
+    def take(self, layout: Layout) -> Rows:
+        """The tensors that `layout` names: a copy, or these very ones if that is all."""
+        if layout == self.layout:
+            return self
+        any_ = next(iter(self.flat.values()))
+        part = {d: any_.new_zeros(len(any_), n, dtype=d) for d, n in layout.sizes.items()}
+        for dtype, here, there, n in self.layout.runs(layout):
+            part[dtype][:, there : there + n].copy_(self.flat[dtype][:, here : here + n])
+        return Rows(layout, part)
 
     def fill(self, weights: Weights) -> None:
         """The same model for every client."""
@@ -39,8 +55,64 @@ class Rows:
         """Tensors by name, each with a leading dimension of clients; the same memory."""
         places = [self.layout.place[n] for n in names]
         return {
-            t.name: self.flat[t.dtype][:, start : start + t.size].view(self.clients, *t.shape) for t, start in places
+            t.name: (flat := self.flat[t.dtype])[:, start : start + t.size].view(len(flat), *t.shape)
+            for t, start in places
         }
+
+    def distances(self, other: Weights) -> list[float]:
+        """L2 distances of all clients from a model, or from a part of one, over the floating-point tensors. They are
+        taken once, with one wait for the device, and again if anybody has written to these models or to that one."""
+        written = [t._version for t in (*self.flat.values(), *other.flat.values())]
+        kept = self._distances.get(other.layout.id)
+        if kept is None or kept[0] is not other or kept[1] != written:
+            square = torch.stack([self._squares(other, *run) for run in self._runs(other.layout)]).sum(0)
+            kept = self._distances[other.layout.id] = other, written, square.sqrt().tolist()
+        return kept[2]
+
+    @property
+    def clients(self) -> int:
+        return len(next(iter(self.views.values())))
+
+    def _runs(self, part: Layout) -> list[tuple[torch.dtype, int, int, int]]:
+        whole = [(dtype, 0, 0, n) for dtype, n in self.layout.sizes.items()]
+        runs = whole if part == self.layout else self.layout.runs(part)
+        return [run for run in runs if run[0].is_floating_point]
+
+    def _squares(self, other: Weights, dtype: torch.dtype, here: int, there: int, n: int) -> Tensor:
+        mine, theirs = self.flat[dtype][:, here : here + n], other.flat[dtype][there : there + n]
+        if dtype.itemsize < 4:
+            mine, theirs = mine.float(), theirs.float()
+        return torch.linalg.vector_norm(mine - theirs, dim=1).double().square()
+
+
+class Row(Weights):
+    """One of several models side by side. On a GPU, how far it is from another model is found for all of them at once:
+    each question by itself would be a wait for the device."""
+
+    __slots__ = ("_client", "_rows")
+
+    def __init__(self, rows: Rows, client: int) -> None:
+        super().__init__(rows.layout, {dtype: views[client] for dtype, views in rows.views.items()})
+        self._rows, self._client = rows, client
+
+    def distance(self, other: Weights) -> float:
+        if not self._as_it_was:
+            return super().distance(other)
+        self._check(other)
+        return self._rows.distances(other)[self._client]
+
+    def trained_distance(self, trained: Weights) -> float:
+        if not self._as_it_was or trained.layout != self.layout.trained:
+            return super().trained_distance(trained)
+        return self._rows.distances(trained)[self._client]
+
+    @property
+    def _as_it_was(self) -> bool:
+        """Whether this is still that row, and of models that are compared at once."""
+        if not self._rows.compared_at_once:
+            return False
+        views, client = self._rows.views, self._client
+        return all(flat is views[dtype][client] for dtype, flat in self.flat.items())
 
 
 @dataclass(frozen=True)

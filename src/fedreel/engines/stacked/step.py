@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+from torch.overrides import TorchFunctionMode
 
 from fedreel.config import TrainConfig
 from fedreel.core.task import Batch, Outputs, Task
@@ -111,11 +112,26 @@ class _Objective(_OfStep):
         with torch.autocast("cuda", torch.bfloat16) if kind.mixed else nullcontext():
             outputs = kind.task.forward(self.model, batch)
             loss = objective = kind.task.loss(outputs, batch)
-            for place, term in enumerate(kind.terms):
-                value = term.function(Step(self.model, batch, outputs), *with_tensors(term, place, given))
-                objective = objective + value
+            with ChannelsApart():
+                for place, term in enumerate(kind.terms):
+                    value = term.function(Step(self.model, batch, outputs), *with_tensors(term, place, given))
+                    objective = objective + value
         seen = {} if kind.adjust is None else {"features": outputs.features, "logits": outputs.logits}
         return objective.float(), (loss, seen)
+
+
+class ChannelsApart(TorchFunctionMode):
+    """Within it, what convolutions of a teacher give has no channels that lie together in memory, as a GPU likes them:
+    where nothing is differentiated, functions that come after ask for such memory again, and vmap has none."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func not in _CONVOLUTIONS or torch.is_grad_enabled() or found.stride(1) != 1:
+            return found
+        return found.contiguous()
+
+
+_CONVOLUTIONS = (torch.conv2d, torch.conv3d, torch.conv_transpose2d, torch.conv_transpose3d)
 
 
 class _Adjusted(_OfStep):

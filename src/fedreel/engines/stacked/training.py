@@ -40,26 +40,27 @@ class StackedTraining:
         self._places: OrderedDict[Hashable, Place] = OrderedDict()
         self._stream = torch.cuda.Stream(worker.device) if worker.device.type == "cuda" else None
 
-    def knows(self, ask: Ask) -> bool:
-        """Whether steps of this kind have been tried out."""
-        return (ask.kind, _looks(ask.examples)) in self._kinds
-
     def check(self, ask: Ask) -> None:
-        """Raise `CannotStack` unless this client's steps can be stacked; tried out on the first of their kind, whose
-        model the worker's must be."""
+        """Raise `CannotStack` unless this client's steps can be stacked; tried out on the first of their kind. Where
+        the ask does not say with which model, the worker's is set up as the client begins."""
         key = ask.kind, _looks(ask.examples)
         if key not in self._kinds:
-            worker = self._worker
-            mixed = worker.config.precision == "bf16" and worker.device.type == "cuda"
-            kind = Kind(worker.model, worker.task, worker.config, ask.terms, ask.adjust, mixed)
-            batch = next(iter(ask.examples.batches(worker.config.batch_size)))
-            try:
-                self._kinds[key] = kind, agreement(worker, kind, ask, batch, self._own_draws)
-            except CannotStack as reason:
-                self._kinds[key] = reason
+            self._kinds[key] = self._tried_out(ask)
         found = self._kinds[key]
         if isinstance(found, CannotStack):
             raise found
+
+    def _tried_out(self, ask: Ask) -> tuple[Kind, Agreement] | CannotStack:
+        worker = self._worker
+        if ask.start is None:
+            worker.enter(ask.client, worker.weights)
+        mixed = worker.config.precision == "bf16" and worker.device.type == "cuda"
+        kind = Kind(worker.model, worker.task, worker.config, ask.terms, ask.adjust, mixed)
+        batch = next(iter(ask.examples.batches(worker.config.batch_size)))
+        try:
+            return kind, agreement(worker, kind, ask, batch, self._own_draws)
+        except CannotStack as reason:
+            return reason
 
     def fit(self, asks: Sequence[Ask]) -> Trained:
         """Train clients that ask for the same. Those with batches of equal form take a step together. Those with fewer
@@ -88,7 +89,7 @@ class StackedTraining:
                     counts[member] += 1
                 if len(asks) >= FEW and made_together >= ENOUGH and 2 * sum(counts) < 3 * made_together:
                     raise CannotStack("batches of different clients have different shapes")
-        return Trained(place, asks, counts, worker.config.keep_optimizer, watch)
+        return Trained(place, asks, counts, worker, watch)
 
     def _place(self, asks: Sequence[Ask]) -> Place:
         key = asks[0].kind, len(asks)
@@ -113,7 +114,7 @@ class Place:
         self, worker: Worker, kind: Kind, seen: Agreement, asks: Sequence[Ask], recorder: Recorder | None
     ) -> None:
         self.recorder, self._random, self._columns = recorder, seen.random, seen.columns
-        self.rows = Rows(worker.weights.layout.moving, len(asks), worker.device)
+        self.rows = Rows.empty(worker.weights.layout.moving, len(asks), worker.device)
         names, params = trained_names(worker, asks[0]), asks[0].optimizer.params
         moved = [i for i, reached in enumerate(seen.reached) if reached or worker.config.optimizer == "sgd"]
         self.optimizer = make_row_optimizer([params[i] for i in moved], moved, worker.config)
@@ -181,12 +182,15 @@ class Trained:
     """How a group of clients ended. It has memory of its own: the place is for the next group."""
 
     def __init__(
-        self, place: Place, asks: Sequence[Ask], counts: Sequence[int], keep_optimizer: bool, watch: Stopwatch
+        self, place: Place, asks: Sequence[Ask], counts: Sequence[int], worker: Worker, watch: Stopwatch
     ) -> None:
         self.asks, self._counts, self._watch = asks, counts, watch
         self.rows = place.rows.copy()
+        self.travelling = self.rows.take(worker.travelling)
         slots, held = place.held.slots, place.optimizer
-        self._kept = [held.state(slots, row) for row in range(len(asks))] if keep_optimizer else [{} for _ in asks]
+        self._kept = (
+            [held.state(slots, row) for row in range(len(asks))] if worker.config.keep_optimizer else [{} for _ in asks]
+        )
         self._random = None if place.draws is None else [*place.draws.states]
         self._totals = place.held.totals.to("cpu", copy=True, non_blocking=True)
         gpu = place.held.totals.is_cuda
@@ -199,9 +203,9 @@ class Trained:
             self._until.synchronize()
 
     def fitted(self, row: int) -> Fitted:
-        times = self._times
+        times, total = self._times, self._losses[row]
         seen = self.asks[row].epochs * len(self.asks[row].examples)
-        loss = float(self._totals[row]) / seen if seen else math.nan
+        loss = total / seen if seen else math.nan
         return Fitted(loss, seen, self._counts[row], self.asks[row].lr, times)
 
     @cached_property
@@ -210,6 +214,12 @@ class Trained:
         self._watch.go_on()
         self.wait()
         return self._watch.stop() / len(self.asks)
+
+    @cached_property
+    def _losses(self) -> list[float]:
+        """Sums, when the device is done."""
+        self.wait()
+        return [float(total) for total in self._totals.tolist()]
 
     def kept(self, row: int) -> Named:
         """What the client's optimizer goes on from."""
