@@ -187,7 +187,8 @@ class Event:
     def __init__(self, enable_timing: bool) -> None:
         assert enable_timing
 
-    def record(self) -> None:
+    def record(self, stream: object) -> None:
+        assert stream == "its stream"
         self.at = max(self.clock.now, Event.busy_until)
 
     def query(self) -> bool:
@@ -207,6 +208,7 @@ def test_a_gpu_that_has_work_does_not_wait(
     """A batch is read in three seconds, and a step given to the GPU in no time. For the first batch it waits in any
     case, for the others if it is done with a step sooner than the next batch is there."""
     monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "its stream")
     monkeypatch.setattr(Event, "clock", clock, raising=False)
     monkeypatch.setattr(Event, "busy_until", clock.now)
     Read.clock = clock

@@ -61,7 +61,7 @@ class Stopwatch:
     def __init__(self, device: torch.device) -> None:
         self._began = self._rested = time.perf_counter()
         self._waited = 0.0
-        self._idle = _Idle() if device.type == "cuda" else None
+        self._idle = _Idle(device) if device.type == "cuda" else None
 
     def batches(self, examples: Examples, size: int, generator: torch.Generator | None) -> Iterator[Batch]:
         """The batches of an epoch."""
@@ -111,16 +111,17 @@ class _Idle:
     """How long the current stream of a GPU has nothing to do between two moments, by marks in the stream: the first is
     reached when all that was given before is done."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._spans: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def begin(self) -> None:
         span = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        span[0].record()
+        span[0].record(torch.cuda.current_stream(self._device))
         self._spans.append(span)
 
     def end(self) -> None:
-        self._spans[-1][1].record()
+        self._spans[-1][1].record(torch.cuda.current_stream(self._device))
 
     def seconds(self, all: bool = False) -> float:
         """Of spans that were not told before: of all, or of the oldest ones where there are many."""
