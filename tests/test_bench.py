@@ -116,6 +116,10 @@ def test_what_the_engines_are_timed_on_is_the_same_job(tmp_path: Path) -> None:
         weights.append(np.load(out.with_suffix(".npy")))
     assert np.allclose(weights[0], weights[1], atol=1e-6)
     assert np.array_equal(weights[1], weights[2])
+    alone = BENCH / "engine_jobs" / "alone_job.py"
+    done = run_python(alone, *options, "--out", tmp_path / "alone.json", "--counts", "1,2", cwd=BENCH)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads((tmp_path / "alone.json").read_text()).keys() == {"1", "2"}
 
 
 def test_recipes_are_timed_on_both_engines(tmp_path: Path) -> None:

@@ -18,15 +18,12 @@ import torch
 
 import fedreel.core.state
 from fedreel.config import RoundConfig, TrainConfig
-from fedreel.core.admission import Admission, Yardstick
 from fedreel.core.chain import verify
 from fedreel.core.client import Client
-from fedreel.core.declared import Declared
 from fedreel.core.exchange import Policy
 from fedreel.core.federation import Federation
 from fedreel.core.job import Job
 from fedreel.core.method import Method
-from fedreel.core.server import GLOBAL
 from fedreel.core.task import EVERYONE
 from fedreel.core.update import ASK, Failure, Order, Update
 from fedreel.engines.local import LocalEngine
@@ -132,26 +129,6 @@ def test_a_worker_that_is_started_afresh_makes_the_same(tmp_path: Path) -> None:
     other, _ = federate(spawned, method, RoundConfig(rounds=2))
     assert one.weights.equal(other.weights)
     assert states(tmp_path / "local") == states(tmp_path / "spawned")
-
-
-def test_workers_measure_what_admission_would_and_it_believes_no_other(tmp_path: Path) -> None:
-    """Also where running statistics travel, which have a bound of their own. Weights that have been put in place of
-    those that were measured are measured again."""
-    with closing(processes(tmp_path, 2, FedAvg())) as engine:
-        order = wanted(engine, "c0")[0]
-        (update,) = results(engine, [order])
-    assert isinstance(update, Update)
-    found, expected = update.moved, Yardstick().moved(order, update.weights)
-    assert found is not None
-    assert (found.weights, found.model) == (update.weights, GLOBAL)
-    assert (found.change, found.trained) == (expected.change, expected.trained)
-    assert 0 < found.trained < found.change
-    may = Declared({"samples": "count", "frames": "count", "loss": "loss"})
-    admission = Admission(engine.blueprint.travelling, 10.0, lambda order: may)
-    for weights, reason in ((update.weights, None), (1e6 * update.weights, "norm")):
-        admission.expect(order)
-        failure = admission.judge(replace(update, weights=weights))
-        assert (failure and failure.reason) == reason
 
 
 def test_a_job_that_cannot_be_handed_over_says_so(tmp_path: Path) -> None:

@@ -86,10 +86,11 @@ def outcome(out: Path) -> dict[str, Any]:
     rows = []
     for line in (out / "metrics.jsonl").read_text().splitlines():
         row = json.loads(line)
-        row.pop("seconds", None)
+        for key in ("seconds", "training_seconds", "waiting_seconds"):
+            row.pop(key, None)
         rows.append(row)
     summary = json.loads((out / "summary.json").read_text())
-    summary.pop("wall_seconds")
+    del summary["wall_seconds"], summary["waiting_for_data"]
     return {"files": files, "metrics": rows, "summary": summary}
 
 
