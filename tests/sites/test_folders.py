@@ -306,7 +306,7 @@ def test_check_says_who_is_here_and_what_would_leave(north: SiteFolder) -> None:
     assert "2 clients here: owner0, owner1" in said.out
     assert "12 clips" in said.out
     leaves = leaving(said)
-    assert set(leaves) == {"name", "weights", "samples", "loss", "frames", "metrics on test data"}
+    assert set(leaves) == {"name", "weights", "samples", "loss", "frames", "times", "metrics on test data"}
     assert "REFUSES" not in said.out
     assert "All is well" in said.out
     assert not north.ledger.exists()
