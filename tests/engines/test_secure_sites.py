@@ -30,7 +30,8 @@ from fedreel.registry import TASKS
 from fedreel.sites.site import SiteFolder, init
 from support.conformance_engines import NearLink
 from support.flower_site import allow_all, make_peers, toy_recipe
-from support.sums import PHASES, Losing, federate_securely
+from support.sums import Losing, federate_securely
+from support.synthetic import PHASES
 from support.toy import Notes, PlainToy, Toy
 
 TASK = Toy(clients=10)

@@ -28,9 +28,9 @@ from fedreel.core.secure.work import make_form, simulated_sums
 from fedreel.core.update import Failure, Order, Result
 from fedreel.engines.local import LocalEngine
 from fedreel.privacy.noise import Secret
+from support.synthetic import PHASES
 from support.toy import Notes, Toy, make_worker
 
-PHASES = ("keys", "shares", "masked", "agree", "open")
 SENT = bytes(32)
 
 

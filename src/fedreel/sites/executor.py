@@ -32,9 +32,9 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedreel.engines.flower.relay import work
+from fedreel.machine.patience import Patience
 
-_POLLS = (0.2, 1.5)  # seconds between two looks for a message, at least and at most: the SuperNode looks every 3
-_PATIENCE = 0.05  # it looks again after this share of the time that there was none
+_POLLS = {"share": 0.05, "least": 0.2, "most": 1.5}  # seconds between two looks for a message
 _AT_ONCE = 8  # messages under way; the worker answers one after another
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
@@ -45,15 +45,15 @@ def main() -> None:
     arguments = json.loads(sys.argv[1])
     address, secret = arguments["address"], Path(arguments["secret"]).read_bytes()
     signs = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={_ACQUIRE})
-    last = time.monotonic()  # when there was a message
+    patience = Patience(**_POLLS)
     with ThreadPoolExecutor(_AT_ONCE) as threads, _talk(address, signs) as node:
         while True:
             taken = node.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
             if taken.token:
                 threads.submit(_carry, address, taken.token)
-                last = time.monotonic()
+                patience.over()
             else:
-                time.sleep(min(max(_PATIENCE * (time.monotonic() - last), _POLLS[0]), _POLLS[1]))
+                time.sleep(patience.pause())
 
 
 def _carry(address: str, token: str) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 from flwr.app import Message
 from flwr.supernode import start_client_internal as flower
 
-_POLLS = (0.2, 3.0)  # seconds between two looks for a message, at least and at most, which is Flower's own
-_PATIENCE = 0.05  # it looks again after this share of the time that there was none
+from fedreel.machine.patience import Patience
+
+_POLLS = {"share": 0.05, "least": 0.2, "most": 3.0}  # seconds between two looks for a message; Flower looks every 3
 
 _pull, _push = flower._pull_and_store_message, flower._push_messages
 
@@ -29,16 +30,17 @@ class InStep:
 
     def __init__(self) -> None:
         self._taken = ""  # the message that was taken last
-        self._last = time.monotonic()  # when that was
+        self._patience = Patience(**_POLLS)
 
     def pull(self, *, receive: Callable[[], tuple[Message, Any] | None], **rest: Any) -> int | None:
         def soon() -> tuple[Message, Any] | None:
             while (found := receive()) is None:
-                pause = max(_PATIENCE * (time.monotonic() - self._last), _POLLS[0])
-                if pause > _POLLS[1]:
+                pause = self._patience.pause()
+                if pause == self._patience.most:
                     return None
                 time.sleep(pause)
-            self._taken, self._last = found[0].metadata.message_id, time.monotonic()
+            self._taken = found[0].metadata.message_id
+            self._patience.over()
             return found
 
         return _pull(receive=soon, **rest)
@@ -47,7 +49,7 @@ class InStep:
         noting = _Noting(state)
         while self._taken not in noting.done:
             _push(state=noting, **rest)  # type: ignore[arg-type]
-        self._last = time.monotonic()
+        self._patience.over()
 
 
 class _Noting:

@@ -16,9 +16,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedreel.engines.flower.pipe import Bytes, Frame, receive, send
 from fedreel.engines.flower.post import Post
+from fedreel.machine.patience import Patience
 
-_POLLS = (0.2, 3.0)  # seconds between two looks for replies, at least and at most
-_PATIENCE = 0.1  # it looks again after this share of the time that nothing has happened
+_POLLS = {"share": 0.1, "least": 0.2, "most": 3.0}  # seconds between two looks for replies
 _WORKER_START = 120  # seconds that a site's worker may take to start
 _SILENCE = 30.0  # seconds without an answer after which a site is asked whether it is there
 _TTL = 86400.0  # seconds for which that question stands
@@ -38,15 +38,16 @@ def serve(grid: Grid, context: Context) -> None:
     """Until the other side hangs up: push the messages that come over the pipe, hand replies back by message id."""
     with Client(str(context.run_config["socket"]), "AF_UNIX") as pipe:
         post = Post(grid, _SILENCE)
-        last = time.monotonic()  # when something happened
+        patience = Patience(**_POLLS)
         try:
             while True:
-                pause = min(max(_PATIENCE * (time.monotonic() - last), _POLLS[0]), _POLLS[1])
+                pause = patience.pause()
                 while pipe.poll(pause):
                     _obey(grid, pipe, receive(pipe), post)
-                    last, pause = time.monotonic(), 0.0
+                    patience.over()
+                    pause = 0.0
                 for number, reply in post.pull() if post else ():
-                    last = time.monotonic()
+                    patience.over()
                     _hand_over(pipe, reply, number)
                 if context.run_config["watch"]:
                     post.ask_the_silent(lambda node: _message(Frame({"type": PING}), node, _TTL))
