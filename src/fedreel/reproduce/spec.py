@@ -89,22 +89,30 @@ class Scale:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says of two rows: the first is better in this metric. `ours`: it does not say so, but its idea
-    asks for it (a control is beaten, or another measure agrees)."""
+    """What the paper says of two rows: the first is better in this metric. `settings`: what is said of the first and of
+    the second row's setting, where the claim compares two settings or is made of some only; whatever is not said of
+    either is the same in both. `than`: the second row's metric, where it is another. `ours`: the paper does not say so,
+    but its idea asks for it (a control is beaten, or another measure agrees)."""
 
     better: str
     worse: str
     metric: str
     higher: bool = True  # whether more is better
     ours: bool = False
+    settings: tuple[Mapping[str, Any], Mapping[str, Any]] = field(default=({}, {}))
+    than: str = ""
+
+    @property
+    def metrics(self) -> tuple[str, str]:
+        return self.metric, self.than or self.metric
 
 
 @dataclass(frozen=True)
 class Table:
     """A sweep. `factor` turns our metrics into the paper's unit (100 for percent); `plain` metrics are left as they
     are. The functions in `derive` add metrics that they read off a finished run's folder. Rows with the same name are
-    told apart by their `setting`; a claim is checked within each setting. A metric may be a pattern such as `top1/*`.
-    """
+    told apart by their `setting`; a claim is checked within each setting, unless it compares two. A metric may be a
+    pattern such as `top1/*`."""
 
     rows: tuple[Row, ...] | Callable[[Path | None], tuple[Row, ...]]  # a function where they depend on the given data
     metrics: tuple[str, ...]
