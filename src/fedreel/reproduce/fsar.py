@@ -56,6 +56,7 @@ METHODS: dict[str, Mapping[str, Any]] = {
     "FSAR": {},
     "FSAR, mean over grains": {"method.grains": "mean"},  # as in the authors' code
     "FSAR, equal weights": {"method.weight_by": "equal"},
+    "FSAR, teacher with U": {"method.teacher_topology": "client"},
     "FSAR without ATS": PLAIN,
     "FSAR without MKD": {"method.blocks": 0},
 }
@@ -93,7 +94,8 @@ def _table1() -> tuple[Row, ...]:
             printed = PRINTED.get((network, method))
             paper = {"top1_clients": round(fmean(printed), 2)} if printed else {}
             rows.append(Row(method, {**METHODS[method], **other}, {"network": network}, paper, grid=RATES))
-    return tuple(rows)
+    layered = {"task.backbone": {**NETWORKS["MST-GCN"]["task.backbone"], "per_layer": True}}
+    return (*rows, Row("FSAR, a topology a layer", layered, {"network": "MST-GCN"}, grid=RATES))
 
 
 def _table2(data: Path | None) -> tuple[Row, ...]:
