@@ -156,12 +156,12 @@ class Sweep:
     choices: Mapping[str, Choice] = field(default_factory=dict)  # by the rows' labels
 
     def tries(self, row: Row) -> list[Cell]:
-        """What is run to choose the row's settings."""
-        size, rule = self.size, self.size.choose
-        if rule is None:
+        """What is run to choose the row's settings; nothing where there is no choice."""
+        size, rule, options = self.size, self.size.choose, narrowed(row, self.size)
+        if rule is None or len(options) < 2:
             return []
         cells = []
-        for chosen in narrowed(row, size):
+        for chosen in options:
             settings = {**_settings(self.spec, size, row, 0), **rule.settings_of(row), **chosen}
             folder, key = self._names(row, settings, 0)
             name = f"{row.name}, {in_words(chosen)}"
@@ -179,7 +179,7 @@ class Sweep:
             if not all(map(known, cells)):
                 rows.append(row)
                 continue
-            scores = [_score(known(cell), rule, cell.folder) for cell in cells]
+            scores = [_score(known(cell), rule, cell.folder) for cell in cells] or [None]  # of the only one
             tries = tuple(Try(settings, score) for settings, score in zip(narrowed(row, self.size), scores))
             if tries:
                 choices[row.label] = choice = Choice(tries, rule.higher)
