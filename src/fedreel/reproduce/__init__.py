@@ -58,7 +58,7 @@ def reproduce(
         for cell in sweep.cells():
             also = asked.get(cell.folder, cell)
             derive = tuple(dict.fromkeys((*also.derive, *cell.derive)))
-            asked[cell.folder] = replace(cell, derive=derive, whole=also.whole or cell.whole)
+            asked[cell.folder] = replace(cell, derive=derive)
             shown.setdefault(cell.folder, []).append(sweep)
     contents: dict[str, dict[str, Any]] = {}
     for number, cell in enumerate(_each([*asked.values()], device, jobs, kept), 1):
@@ -157,6 +157,13 @@ class Sweep:
 
     def tries(self, row: Row) -> list[Cell]:
         """What is run to choose the row's settings; nothing where there is no choice."""
+        return self._tries[id(row)]
+
+    @cached_property
+    def _tries(self) -> dict[int, list[Cell]]:
+        return {id(row): self._tries_of(row) for row in self.rows}
+
+    def _tries_of(self, row: Row) -> list[Cell]:
         size, rule, options = self.size, self.size.choose, narrowed(row, self.size)
         if rule is None or len(options) < 2:
             return []
@@ -201,8 +208,7 @@ class Sweep:
     def _cell(self, row: Row, seed: int) -> Cell:
         settings, spec, recipe = _settings(self.spec, self.size, row, seed), self.spec, self.size.recipe
         folder, key = self._names(row, settings, seed)
-        whole = not spec.from_kept and (spec.relate is not None or spec.remark is not None)
-        return Cell(row.name, seed, recipe, settings, folder, key, row.compute, spec.derive, whole)
+        return Cell(row.name, seed, recipe, settings, folder, key, row.compute, spec.derive)
 
     def _names(self, row: Row, settings: Mapping[str, Any], seed: int) -> tuple[Path, str]:
         folder, key = cell_names(self.size.recipe, settings, row.name, seed, self.data)

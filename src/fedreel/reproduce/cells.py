@@ -33,7 +33,6 @@ class Cell:
     key: str  # its folder's name, but the same wherever the data lie
     compute: Callable[[Recipe], Metrics] | None
     derive: tuple[Callable[[Path], Metrics], ...]
-    whole: bool = False  # whether a table reads more of the folder than what it says itself and what was derived
 
     def run(self, device: str, quiet: bool) -> None:
         """Run it to its end; training that diverges is an end, too."""

@@ -239,7 +239,6 @@ COMMON: Mapping[str, Any] = {
     "derive": (measures.derive, measures.by_video, measures.curves),
     "relate": measures.relate,
     "remark": remark,
-    "from_kept": True,
     "follow": ("data.seed",),
 }
 

@@ -17,9 +17,10 @@ from fedreel.errors import DataError
 from fedreel.playground.actions import CLASSES
 from fedreel.reproduce import fedvssl_claims as said
 from fedreel.reproduce.fedvssl_claims import FEDERATED
+from fedreel.reproduce.fedvssl_effort import effort, relate
 from fedreel.reproduce.fedvssl_mae import MAE_SCALE, mae_rows
 from fedreel.reproduce.fedvssl_paper import BEST, BY_METHOD, BY_MIXTURE, BY_PRETEXT, BY_SPLIT, MOMENTUM, T1, T2, T3, T4
-from fedreel.reproduce.spec import Choose, Claim, Metrics, Row, Scale, Table
+from fedreel.reproduce.spec import Choose, Claim, Row, Scale, Table
 from fedreel.tasks.pretrain import analysis as pretraining
 from fedreel.tasks.vision.evaluate.subject import UNTRAINED
 
@@ -82,22 +83,6 @@ def _videos(data: Path) -> Sequence[Clip]:
     return Shards.open(folder).clips if (folder / INDEX).exists() else find(folder)
 
 
-def relate(cells: Sequence[tuple[Row, Path]]) -> list[Metrics]:
-    """Beside the run in one place: how many rounds it took to answer the pretext as well, and how much less it cost."""
-    centre = next((path for row, path in cells if row.name == "centralised"), None)
-    return [_cost(path, centre) for _, path in cells]
-
-
-def _cost(run: Path, centre: Path | None) -> Metrics:
-    found = {"passes": pretraining.passes(run)}
-    if centre is not None:
-        found["saved"] = 1 - found["passes"] / pretraining.passes(centre)
-        target = pretraining.pretext_curve(centre)
-        reached = pretraining.rounds_to(pretraining.pretext_curve(run), target[max(target)])
-        found |= {} if reached is None else {"rounds": float(reached)}
-    return found
-
-
 def whole_classes(clients: int, each: int) -> dict[str, Any]:
     """So many clients of so many classes, in order."""
     return {
@@ -110,13 +95,25 @@ def whole_classes(clients: int, each: int) -> dict[str, Any]:
 
 def _row(name: str, paper: Mapping[str, float], settings: Mapping[str, Any] = {}, **setting: str) -> list[Row]:
     """A method's row; training in one place differs between the playground and given data."""
+    kept = _kept(name, setting)
     if name not in CENTRES:
-        return [Row(name, {**METHODS[name], **settings}, setting, paper, grid=GRIDS.get(name, RATES))]
+        return [Row(name, {**METHODS[name], **settings}, setting, paper, grid=GRIDS.get(name, RATES), usual=kept)]
     playground, given = CENTRES[name]
     return [
-        Row(name, {**playground, **settings}, setting, paper, only="playground"),
-        Row(name, {**given, **settings}, setting, paper, only="data", grid=MOMENTUM_RATES),
+        Row(name, {**playground, **settings}, setting, paper, only="playground", usual=kept),
+        Row(name, {**given, **settings}, setting, paper, only="data", grid=MOMENTUM_RATES, usual=kept),
     ]
+
+
+def _kept(name: str, setting: Mapping[str, str]) -> dict[str, Any]:
+    """What Figs. 4 and 5 read of runs that tables show, too: so one run serves all of them."""
+    if (
+        name not in ("centralised", "FedAvg", *MIXED)
+        or setting.get("pretext", "Speed") != "Speed"
+        or "split" in setting
+    ):
+        return {}
+    return {"round.keep_models": 6, **({"round.divergence": True} if name == "FedAvg" else {})}
 
 
 def _rows(names: Sequence[str], columns: Sequence[str], printed: Mapping[str, Sequence[float]]) -> tuple[Row, ...]:
@@ -185,7 +182,7 @@ SMALL: Mapping[str, Any] = {
 }
 HELD_OUT = Choose(
     "loss",
-    {"data.validate": True, "round.rounds": 90},
+    {"data.validate": True, "round.rounds": 90, "round.keep_models": 0, "round.divergence": False},
     "the pretext, of clips held out of the training part",
     higher=False,
     rows={
@@ -291,7 +288,7 @@ TABLES = {
     "table3": Table(
         rows=_rows(("random weights", *CENTRES, *FEDERATED), T3, BY_METHOD),
         metrics=(*RECALLS, *TUNINGS, *PROBES, *PRETEXT, "passes", "saved"),
-        derive=(pretraining.recalls, pretraining.probes, pretraining.tunings, pretraining.unseen),
+        derive=(pretraining.recalls, pretraining.probes, pretraining.tunings, pretraining.unseen, effort),
         relate=relate,
         notes=(
             *NOTES,
@@ -352,9 +349,8 @@ TABLES = {
     ),
     "fig4": Table(
         rows=_rows(("random weights", "centralised", "FedAvg", *MIXED), (), {}),
-        settings={"round.keep_models": 6},
         metrics=("r1 after *", "rounds", *RECALLS, *PRETEXT, "passes", "saved"),
-        derive=(pretraining.recalls, pretraining.recall_curve),
+        derive=(pretraining.recalls, pretraining.recall_curve, effort),
         relate=relate,
         notes=(
             "rounds: until the pretext is answered as well as after training in one place, where that is reached; R@k"
@@ -368,7 +364,6 @@ TABLES = {
     ),
     "fig5": Table(
         rows=_rows(("FedAvg",), (), {}),
-        settings={"round.divergence": True},
         metrics=("backbone spread", "head spread", "backbone moved", "head moved"),
         derive=(pretraining.divergences,),
         notes=(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedreel.errors import DataError, plain
+from fedreel.errors import DataError
 from fedreel.machine.files import write_atomic
 from fedreel.machine.records import Records
 from fedreel.reproduce.cells import DERIVED, DIVERGED, Cell, derived_of, seconds_of, why_diverged
@@ -34,22 +33,17 @@ class Kept:
     def use(self, cells: Sequence[Cell]) -> None:
         """Give cells that were not begun here what is known of them. Such a folder holds no run: one that lacks what is
         asked for now is cleared and run."""
-        again = 0
         for cell in cells:
             line = self.line(cell)
-            again += cell.key in self.known and cell.whole and not cell.finished()
-            if _without_run(cell.folder) and (cell.whole or not cell.finished()):
+            if _without_run(cell.folder) and not cell.finished():
                 shutil.rmtree(cell.folder)
             if line and not cell.folder.exists():
                 _lay_out(cell.folder, line)
-        if again:
-            said = f"{again} cells in {self.path} are run all the same: a table reads more of them than is kept"
-            print(plain(said), file=sys.stderr, flush=True)
 
     def line(self, cell: Cell) -> Line:
         """What the file has of a cell, if that is all that is asked of it; else nothing."""
         line = self.known.get(cell.key, {})
-        enough = bool(line) and not cell.whole and ("diverged" in line or cell.derived_by(line["derived"]))
+        enough = bool(line) and ("diverged" in line or cell.derived_by(line["derived"]))
         return line if enough else {}
 
     def add(self, cells: Sequence[Cell]) -> None:
@@ -64,7 +58,7 @@ class Kept:
 
 def known_of(cell: Cell, kept: Kept | None) -> Line:
     """What is known of a finished cell, by its folder or else by the file; nothing of one that is to be run."""
-    if cell.finished() and not (cell.whole and _without_run(cell.folder)):
+    if cell.finished():
         return line_of(cell)
     return kept.line(cell) if kept else {}
 

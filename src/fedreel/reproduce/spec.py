@@ -126,10 +126,10 @@ class Table:
     follow: tuple[str, ...] = ()  # settings that are set to the seed as well: data.seed, for another split with each
     adapt: Callable[[Path], Mapping[str, Any]] | None = None  # settings that given data ask for
     relate: Callable[[Sequence[tuple[Row, Path]]], Sequence[Metrics]] | None = None  # what rows show beside each other:
-    # for the finished runs of one seed, more metrics for each
+    # for the finished cells of one seed, more metrics for each
     remark: Callable[[Sequence[tuple[Row, Sequence[Path]]]], Sequence[str]] | None = None
-    # notes on the rows, each with its finished runs of all seeds
-    from_kept: bool = False  # whether both read nothing of a run but its summary and what `derive` read off it
+    # notes on the rows, each with its finished cells of all seeds. Both read of a cell what its summary says and what
+    # `derive` read off it, and nothing else: cells that were run elsewhere have no more
 
     def rows_for(self, data: Path | None) -> tuple[Row, ...]:
         """The rows that make sense for the playground (None), or for given data."""
