@@ -103,6 +103,7 @@ def test_how_long_a_cell_took_is_kept(lines: Lines, tmp_path: Path) -> None:
     assert all(json.loads(line)["seconds"] == 5.0 for line in (tmp_path / "cells.jsonl").read_text().splitlines()[1:])
 
 
+LEARNABLE = "learnable averaging momentum, proximal"  # a row of Table 3
 STORED = Path(__file__).parent.parent / "docs" / "tables"
 
 
@@ -121,6 +122,15 @@ def test_stored_tables_of_fsar_are_done_by_the_cells_that_are_stored(
     found = {(row.label, row.left) for row in plan("fsar", table, **given)}
     for row in json.loads((STORED / f"fsar-skeletons-medium-{table}.json").read_text())["rows"]:
         assert (Row(row["method"], {}, row["setting"]).label, 0) in found
+
+
+def test_rows_of_fsar_that_other_tables_run_are_their_cells(tmp_path: Path) -> None:
+    """On the playground, where settings are not chosen."""
+    same = {"FSAR": ["2 blocks sets all"], "FSAR without MKD": ["0 blocks sets all", LEARNABLE]}
+    found = {r.label: r.cells for r in plan("fsar", "fig7", "fig9", "table3", scale="medium", out=tmp_path)}
+    for name, others in same.items():
+        assert all([part.name for part in found[other]] == [part.name for part in found[name]] for other in others)
+    assert len({part.name for cells in found.values() for part in cells}) == 4 * (len(found) - 3)
 
 
 def test_the_command_says_what_is_left_and_runs_nothing(tmp_path: Path) -> None:

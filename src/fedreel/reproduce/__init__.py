@@ -169,7 +169,9 @@ class Sweep:
             return []
         cells = []
         for chosen in options:
-            settings = {**_settings(self.spec, size, row, 0), **rule.settings_of(row), **chosen}
+            usual = _settings(self.spec, size, row, 0)
+            kept = {key: value for key, value in usual.items() if key not in rule.without}
+            settings = {**kept, **rule.settings_of(row), **chosen}
             folder, key = self._names(row, settings, 0)
             name = f"{row.name}, {in_words(chosen)}"
             cells.append(Cell(name, 0, size.recipe, settings, folder, key, row.compute, rule.derive))
@@ -211,7 +213,7 @@ class Sweep:
         return Cell(row.name, seed, recipe, settings, folder, key, row.compute, spec.derive)
 
     def _names(self, row: Row, settings: Mapping[str, Any], seed: int) -> tuple[Path, str]:
-        folder, key = cell_names(self.size.recipe, settings, row.name, seed, self.data)
+        folder, key = cell_names(self.size.recipe, settings, row.run_as or row.name, seed, self.data)
         return self.out / "cells" / folder, key
 
     def collect(self) -> dict[str, Any]:

@@ -182,7 +182,7 @@ SMALL: Mapping[str, Any] = {
 }
 HELD_OUT = Choose(
     "loss",
-    {"data.validate": True, "round.rounds": 90, "round.keep_models": 0, "round.divergence": False},
+    {"data.validate": True, "round.rounds": 90},
     "the pretext, of clips held out of the training part",
     higher=False,
     rows={
@@ -191,6 +191,7 @@ HELD_OUT = Choose(
         "centralised, 30 %": {"round.rounds": 27, "train.milestones": [30, 60]},
         "centralised & VCOP": {"round.rounds": 15, "train.milestones": [5, 10]},
     },
+    without=("round.keep_models", "round.divergence"),
 )
 # On the playground all eight owners take part in each round.
 SCALES = {

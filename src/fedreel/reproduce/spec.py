@@ -27,6 +27,7 @@ class Row:
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # settings to choose, each with its values
     usual: Mapping[str, Any] = field(default_factory=dict)  # settings that fit its data but do not make it what it is
     untouched: tuple[str, ...] = ()  # settings that it leaves as they are, and that make it what it is
+    run_as: str = ""  # the name of a row of another table that has the same settings: its cells are this row's, too
 
     @property
     def label(self) -> str:
@@ -53,7 +54,9 @@ class Row:
 class Choose:
     """How rows with a grid get their settings: all that it holds are run once, under seed 0 and with `settings`, which
     keep the choosing apart from what the table reports (`where`, in words); `rows` goes over these for rows that have a
-    text, as in a scale. The best in `metric`, which is one of the run's own or comes from `derive`, are taken."""
+    text, as in a scale. Settings of rows and tables that are named in `without` are left out: what only a figure reads
+    need not be there to choose by, and tables share their tries. The best in `metric`, which is one of the run's own or
+    comes from `derive`, are taken."""
 
     metric: str
     settings: Mapping[str, Any]
@@ -61,6 +64,7 @@ class Choose:
     higher: bool = True  # whether more is better
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     derive: tuple[Callable[[Path], Metrics], ...] = ()  # functions that read the metric off a finished run's folder
+    without: tuple[str, ...] = ()
 
     def settings_of(self, row: Row) -> dict[str, Any]:
         """What a row is tried with."""
