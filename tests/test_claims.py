@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
 from statistics import fmean, stdev
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from fedreel.errors import DataError
+from fedreel.reproduce import fedlid, fedvssl
 from fedreel.reproduce.claims import ENOUGH, in_words, interval, judged, seeds_to_tell, t_quantile
 from fedreel.reproduce.claims_page import page
 from fedreel.reproduce.fsar import TABLES
@@ -21,16 +23,21 @@ from fedreel.systems import systems
 from support.tiny import cli
 
 
-def row(method: str, *values: float | None, setting: Any = None, paper: float | None = None) -> dict[str, Any]:
-    known = [v for v in values if v is not None]
-    sd = stdev(known) if len(known) > 1 else None
-    metrics = {"f1": {"mean": fmean(known) if known else None, "sd": sd, "n": len(known), "values": [*values]}}
+def row(
+    method: str, *values: float | None, setting: Any = None, paper: float | None = None, metric: str = "f1"
+) -> dict[str, Any]:
     return {
         "method": method,
         "setting": setting or {},
-        "metrics": metrics,
-        "paper": {} if paper is None else {"f1": paper},
+        "metrics": {metric: numbers(*values)},
+        "paper": {} if paper is None else {metric: paper},
     }
+
+
+def numbers(*values: float | None) -> dict[str, Any]:
+    known = [v for v in values if v is not None]
+    sd = stdev(known) if len(known) > 1 else None
+    return {"mean": fmean(known) if known else None, "sd": sd, "n": len(known), "values": [*values]}
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 30, 200])
@@ -84,31 +91,110 @@ def test_nothing_is_said_of_a_setting_without_both_rows() -> None:
     assert judged((Claim("new", "old", "f1"),), rows) == []
 
 
+def test_two_settings_of_a_method_are_compared_where_all_else_is_the_same() -> None:
+    rows = [
+        row("FedAvg", 5.0, 6.0, 7.0, 8.0, setting={"split": "IID", "init": "random"}, paper=50.0),
+        row("FedAvg", 1.0, 2.1, 2.9, 4.0, setting={"split": "one class", "init": "random"}, paper=40.0),
+        row("FedAvg", 9.0, 9.0, 9.0, 9.0, setting={"split": "one class", "init": "ImageNet"}),
+        row("FedAvg", 0.0, 0.0, 0.0, 0.0, setting={"split": "two classes", "init": "random"}),
+    ]
+    (claim,) = judged((Claim("FedAvg", "FedAvg", "f1", settings=({"split": "IID"}, {"split": "one class"})),), rows)
+    assert (claim["verdict"], claim["paper"]) == ("holds", [50.0, 40.0])
+    assert claim["ahead"] == pytest.approx(4.0)
+    assert (claim["setting"], claim["settings"]) == ({"init": "random"}, [{"split": "IID"}, {"split": "one class"}])
+    wanted = "paper: FedAvg (split IID) better than FedAvg (split one class) in f1 (init random): holds here, 6.5"
+    assert in_words(claim).startswith(wanted)
+
+
+def test_a_claim_can_be_made_of_some_settings_only() -> None:
+    """FedVSSL's Table 1 has FedAvg ahead with two pretexts and behind with the third."""
+    rows = [
+        row(name, value, setting={"pretext": pretext}, metric="r1")
+        for pretext in ("VCOP", "Speed", "CtP")
+        for name, value in (("FedAvg", 1.0), ("centralised", 2.0))
+    ]
+    found = judged(fedvssl.TABLES["table1"].claims, rows)
+    said = {(c["better"], c["setting"].get("pretext")) for c in found if c["better"] != c["worse"]}
+    assert said == {("centralised", "VCOP"), ("FedAvg", "Speed"), ("FedAvg", "CtP")}
+    assert in_words(found[0]).startswith("paper: FedAvg better than centralised in r1 (pretext Speed)")
+
+
+def test_two_metrics_of_one_row_are_compared_seed_by_seed() -> None:
+    metrics = {"head spread": numbers(1.1, 2.0, 3.1, 4.1), "backbone spread": numbers(1.0, 2.0, 3.0, 4.0)}
+    rows = [{"method": "FedAvg", "setting": {}, "metrics": metrics, "paper": {}}]
+    (claim,) = judged(fedvssl.TABLES["fig5"].claims, rows)
+    assert claim["ahead"] == pytest.approx(0.075)
+    assert claim["verdict"] == "cannot be told"  # 0.075 +- 3.18 * 0.05 / 2
+    assert in_words(claim).startswith("paper: FedAvg: head spread above backbone spread: cannot be told here, 2.58")
+    metrics["head spread"] = numbers(0.9, 1.8, 2.9, 3.9)
+    (claim,) = judged(fedvssl.TABLES["fig5"].claims, rows)
+    assert claim["verdict"] == "does not hold"
+    del metrics["backbone spread"]
+    assert judged(fedvssl.TABLES["fig5"].claims, rows) == []
+
+
+def test_two_rows_can_be_compared_by_two_metrics_in_two_settings() -> None:
+    """FedLID prints its clients' accuracy beside probes of FedCA with another network and fewer clients."""
+    theirs = {"split": "Dirichlet 1, 5 clients", "init": "random, ResNet-50"}
+    ours = {"split": "Dirichlet 1", "init": fedlid.LITE0}
+    rows = [
+        row("FedLID", 47.0, 48.0, 47.5, 47.2, setting=ours, paper=47.52, metric="trained"),
+        row("FedCA", 39.0, 39.5, 40.0, 39.2, setting=theirs, paper=39.47, metric="probe"),
+    ]
+    (claim,) = judged(fedlid.TABLES["table2"].claims, rows)
+    assert (claim["verdict"], claim["paper"]) == ("holds", [47.52, 39.47])
+    assert in_words(claim).startswith(
+        "paper: trained of FedLID (split Dirichlet 1, init ImageNet, EfficientNet-Lite0) above"
+        " probe of FedCA (split Dirichlet 1, 5 clients, init random, ResNet-50): holds here"
+    )
+
+
+def test_every_claim_names_rows_settings_and_metrics_that_its_table_has() -> None:
+    """A name that no row has would never be judged, and nobody would know."""
+    for system in systems():
+        for name, table in import_module(system.tables).TABLES.items() if system.tables else ():
+            rows = [] if callable(table.rows) else table.rows
+            for claim in table.claims:
+                for metric in claim.metrics:
+                    assert any(fnmatch(metric, wanted) for wanted in table.metrics), (system.name, name, claim)
+                for row_name, said in zip((claim.better, claim.worse), claim.settings) if rows else ():
+                    known = any(r.name == row_name and said.items() <= r.setting.items() for r in rows)
+                    assert known, (system.name, name, claim)
+
+
 def stored(folder: Path, name: str = "table1", command: str = "fedreel reproduce fsar table1 --data sets") -> None:
-    rows = [row("FSAR", 11.0, 21.1, 30.9, 41.0, paper=60.0), row("vanilla", 10.0, 20.0, 30.0, 40.0, paper=50.0)]
-    claims = judged((Claim("FSAR", "vanilla", "f1"),), rows)
-    content = {"system": "FSAR", "table": name, "scale": "small", "data": "sets", "command": command, "claims": claims}
+    rows = [
+        row("FSAR", 11.0, 21.1, 30.9, 41.0, paper=60.0, metric="top1_clients"),
+        row("vanilla", 10.0, 20.0, 30.0, 40.0, paper=50.0, metric="top1_clients"),
+    ]
+    content = {"system": "FSAR", "table": name, "scale": "small", "data": "sets", "command": command, "rows": rows}
     (folder / f"{name}.json").write_text(json.dumps(content))
 
 
 def test_the_page_has_a_row_for_every_claim_and_the_command(tmp_path: Path) -> None:
+    stored(tmp_path, "fig7", "fedreel reproduce fsar fig7 --data sets")  # which has no claim of these two rows
+    assert "table1 (8 claims)" in page(tmp_path)
+    assert "fig7 (4 claims)" in page(tmp_path)
     stored(tmp_path)
     text = page(tmp_path)
     assert (
-        "| FSAR better than vanilla in f1 | 60 / 50 | 26.0 ± 12.9 / 25.0 ± 12.9 | sets, small | 4 | +1 (+0.87 to +1.13)"
-        " | **holds** | table1 [1] |" in text
+        "| FSAR better than vanilla in top1_clients | 60 / 50 | 26.0 ± 12.9 / 25.0 ± 12.9 | sets, small | 4"
+        " | +1 (+0.87 to +1.13) | **holds** | table1 [1] |" in text
     )
     assert "1. `fedreel reproduce fsar table1 --data sets`" in text
-    assert "table1 (8 claims)" in text  # of which none is in a stored table
-    (claim, *left) = TABLES["table1"].claims
-    content = json.loads((tmp_path / "table1.json").read_text())
-    content["claims"][0] |= {"better": claim.better, "worse": claim.worse, "metric": claim.metric}
-    (tmp_path / "table1.json").write_text(json.dumps(content))
-    text = page(tmp_path)
+    (_, *left) = TABLES["table1"].claims
+    assert len(left) == 7
     for claim in left:
         assert f"table1: {claim.better} better than {claim.worse} in {claim.metric}" in text
     done = cli("reproduce", "--claims", str(tmp_path))
     assert (done.code, done.out) == (0, text)
+
+
+def test_a_stored_table_that_is_no_more_is_told(tmp_path: Path) -> None:
+    stored(tmp_path, "tabel1")
+    with pytest.raises(DataError, match="there is no such table any more") as caught:
+        page(tmp_path)
+    assert "table1" in caught.value.hint
 
 
 def test_every_table_and_figure_of_the_papers_is_listed_with_where_it_was_run(tmp_path: Path) -> None:

@@ -148,10 +148,11 @@ def test_one_of_the_values_narrows_the_grid(tmp_path: Path, use: Any) -> None:
     compute = Tried({1: {0.1: 0.9, 0.01: 0.1}, 0: {0.1: 0.5, 0.01: 0.4}})
     use(table(prox(compute, 0.1, 0.01), seeds=(0,)))
     content = reproduce("any", "table", set={"method.mu": 0.01}, out=tmp_path)["table"]
-    assert compute.asked == [(1, 0, 0.01), (0, 0, 0.01)]
+    assert compute.asked == [(0, 0, 0.01)]  # nothing is tried where there is no choice
     (row,) = content["rows"]
     assert row["chosen"] == {"method.mu": 0.01}
-    assert [tried["settings"] for tried in row["tries"]] == [{"method.mu": 0.01}]
+    assert row["tries"] == [{"settings": {"method.mu": 0.01}, "score": None}]
+    assert any("fedprox mu=0.01 (not tried: there was no choice)" in text for text in content["notes"])
     assert "--set method.mu=0.01" in content["command"]
     with pytest.raises(RecipeError, match=r"one of 0\.1, 0\.01"):
         reproduce("any", "table", set={"method.mu": 0.02}, out=tmp_path)

@@ -72,6 +72,22 @@ def test_without_the_parallel_run_nothing_is_measured_by_it(tmp_path: Path) -> N
     assert by_groups([(row("table2", None, "1 group"), tmp_path)]) == [{}]
 
 
+def test_rounds_and_clock_of_groups_are_counted_to_what_the_parallel_run_reaches(tmp_path: Path) -> None:
+    """Means of three rounds: the parallel run's best is 0.3, which one group reaches in rounds 2 to 4."""
+    recalls = {"12 groups": (0.1, 0.3, 0.3, 0.3, 0.2), "1 group": (0.0, 0.3, 0.3, 0.4, 0.1), "2 groups": 5 * (0.2,)}
+    for name, values in recalls.items():
+        (tmp_path / name).mkdir()
+        found = {f"{m} in round {i}": v for m in ("r70", "r50") for i, v in enumerate(values, 1)}
+        content = {"by_round": {**found, "clients there": 12.0, "seconds in all": 50.0}}
+        (tmp_path / name / "derived.json").write_text(json.dumps(content))
+    cells = [(row("table2", None, name), tmp_path / name) for name in recalls]
+    parallel, one, two = by_groups(cells)
+    assert (parallel["rounds"], parallel["clock"]) == (4.0, 4.0)
+    assert (one["rounds"], one["clock"], one["seconds"]) == (4.0, 48.0, 40.0)
+    assert one["clock (.5)"] == 48.0
+    assert two == {}  # never there
+
+
 @pytest.mark.parametrize(("recipe", "length", "rounds"), [("fedvmr-paper", 64, 40), ("fedvmr-activitynet", 128, 70)])
 def test_the_papers_settings_are_recipes(recipe: str, length: int, rounds: int) -> None:
     found = load_recipe(recipe)

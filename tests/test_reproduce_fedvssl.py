@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 from fedreel.config import Recipe, load_recipe
 from fedreel.reproduce import _settings, find_table, for_data
 from fedreel.reproduce.fedvssl import MOMENTUM, SCALES
+from fedreel.reproduce.fedvssl_effort import relate
+from fedreel.reproduce.plan import plan
 from fedreel.reproduce.spec import Row, Table
 
 FEDERATED = ("FedAvg", "Loss", "FedU", "FedVSSL 0, 0", "FedVSSL 0.9, 1")
@@ -107,4 +111,34 @@ def test_scales_with_claims_have_four_seeds() -> None:
 def test_speed_beside_mae_is_the_row_of_the_other_tables(videos: Path) -> None:
     speed = rows_on_data("mae", "small", videos)["Speed backbone R3D"]
     other = rows_on_data("table4", "small", videos)["FedVSSL 0.9, 0"]
-    assert (speed.task, speed.method, speed.train, speed.round) == (other.task, other.method, other.train, other.round)
+    of_figures = replace(other.round, keep_models=0)  # a figure reads these off the other
+    assert (speed.task, speed.method, speed.train, speed.round) == (other.task, other.method, other.train, of_figures)
+
+
+def test_figures_show_runs_of_the_tables_and_choose_by_their_tries(videos: Path, tmp_path: Path) -> None:
+    """Fig. 4 reads models that are kept on the way, Fig. 5 how far clients move: neither is a reason to run anew."""
+    some = "=centralised | =FedAvg | =FedVSSL 0.9, 0"
+    given: dict[str, Any] = {"scale": "small", "data": videos, "out": tmp_path / "out", "seeds": 1, "rows": some}
+    tables, figures = (
+        [{part.name for part in (*row.tries, *row.cells)} for row in plan("fedvssl", *names, **given)]
+        for names in (("table3", "table4"), ("table1", "fig2", "fig4", "fig5"))
+    )
+    assert len(figures) == 9 + 3 + 3 + 1  # Table 1 has each with three pretexts
+    assert sum(names in tables for names in figures) == 3 + 3 + 3 + 1
+
+
+def test_effort_is_measured_beside_the_run_in_one_place(tmp_path: Path) -> None:
+    def cell(name: str, passes: float, curve: dict[int, float]) -> tuple[Row, Path]:
+        (tmp_path / name).mkdir()
+        found = {"passes": passes, **{f"pretext in round {at}": value for at, value in curve.items()}}
+        (tmp_path / name / "derived.json").write_text(json.dumps({"effort": found}))
+        return Row(name, {}), tmp_path / name
+
+    centre = cell("centralised", 90.0, {45: 0.7, 90: 0.6})  # the target is where it ends, not its best
+    sooner, never = cell("FedAvg", 27.0, {45: 0.5, 90: 0.61, 270: 0.8}), cell("FedU", 30.0, {45: 0.5})
+    (tmp_path / "new").mkdir()
+    found = relate([centre, sooner, never, (Row("new", {}), tmp_path / "new")])
+    assert found[1] == {"saved": pytest.approx(0.7), "rounds": 90.0}
+    assert found[2] == {"saved": pytest.approx(2 / 3)}
+    assert found[3] == {}
+    assert relate([sooner]) == [{}]

@@ -13,6 +13,7 @@ import pytest
 import fedreel.api
 import fedreel.reproduce as harness
 from fedreel.errors import DataError, Diverged
+from fedreel.reproduce.cells import derived_of
 from fedreel.reproduce.kept import open_kept
 from fedreel.reproduce.spec import Choose, Row, Scale, Table
 
@@ -29,12 +30,12 @@ def half(run: Path) -> dict[str, float]:
 
 
 def related(cells: Sequence[tuple[Row, Path]]) -> list[dict[str, float]]:
-    return [{"files": float(len([*folder.iterdir()]))} for _, folder in cells]
+    return [{"twice": 2 * derived_of(folder).get("length", {}).get("length", 0.0)} for _, folder in cells]
 
 
 TABLE = Table(
     rows=(Row("slow", {"train.lr": 0.5}), Row("fast", {}, grid={"train.lr": (1.0, 2.0, 4.0)})),
-    metrics=("lr", "length", "half", "files"),
+    metrics=("lr", "length", "half", "twice"),
     scales={
         "smoke": Scale("recognition", (0, 1), choose_given=Choose("lr", {"data.validate": True}, "a part")),
     },
@@ -119,15 +120,12 @@ def test_what_was_not_read_off_a_kept_cell_is_read_off_a_new_run(ran: Any, sweep
     assert ran == ALL + ALL[3:]
 
 
-def test_a_table_that_reads_whole_runs_has_its_cells_run(ran: Any, sweep: Sweep, capsys: Any) -> None:
-    sweep("here")
-    capsys.readouterr()
-    found = sweep("there", replace(TABLE, relate=related))
-    assert ran == ALL + ALL[3:]  # not what settings were chosen by
-    assert "4 cells in" in capsys.readouterr().err
-    assert [row["metrics"]["files"]["mean"] for row in found["rows"]] == [3.0, 3.0]
-    sweep("a third place", replace(TABLE, relate=related, from_kept=True))
-    assert ran == ALL + ALL[3:]
+def test_rows_are_related_by_what_is_kept_of_them(ran: Any, sweep: Sweep) -> None:
+    table = replace(TABLE, relate=related)
+    first = sweep("here", table)
+    assert [row["metrics"]["twice"]["mean"] for row in first["rows"]] == [10.0, 40.0]
+    assert sweep("there", table) == first
+    assert ran == ALL
 
 
 def test_a_cell_is_kept_as_soon_as_it_is_finished(

@@ -180,25 +180,51 @@ def test_streams_leave_running_statistics_alone() -> None:
         assert all(torch.equal(v, old[n]) for n, v in m.named_buffers())
 
 
-def test_the_teacher_has_no_unique_topology(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+Seen = list[dict[str, torch.Tensor]]
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    """Of every batch of a run: U, the coefficients and the whole topology, of the teacher and of the client."""
+    found: Seen = []
     true = SkeletonRecognition.streams
 
     def spy(self: Any, lower: Any, upper: Any, x: Any, blocks: int) -> Any:
-        named = dict(lower.named_parameters())
-        seen.append(
-            (named["backbone.topologies.0.unique"].clone(), named["backbone.topologies.0.coefficients"].clone())
-        )
+        batch = {}
+        for who, model in (("teacher", lower), ("client", upper)):
+            topology = model.backbone.topologies[0]
+            batch |= {f"{who} U": topology.unique, f"{who} coefficients": topology.coefficients, who: topology()}
+        found.append({name: tensor.detach().clone() for name, tensor in batch.items()})
         return true(self, lower, upper, x, blocks)
 
     monkeypatch.setattr(SkeletonRecognition, "streams", spy)
-    run(job(sets, {}, rounds=3, topology="learnable"), tmp_path / "run", quiet=True)
+    return found
+
+
+def test_the_teacher_has_no_unique_topology(sets: Path, tmp_path: Path, seen: Seen) -> None:
+    run(job(sets, {}, topology="learnable"), tmp_path / "run", quiet=True)
     assert seen
-    for unique, coefficients in seen:
-        assert not unique.any()
-        assert torch.equal(coefficients, torch.ones(3))
-    own = dict(load(tmp_path / "run", client="left").model.named_parameters())
-    assert float(own["backbone.topologies.0.unique"].detach().abs().max()) > 1e-5  # the client's has moved meanwhile
+    for batch in seen:
+        assert not batch["teacher U"].any()
+        assert torch.equal(batch["teacher coefficients"], torch.ones(3))
+    assert float(seen[-1]["client U"].abs().max()) > 1e-5  # the client's has moved meanwhile
+
+
+def test_a_teacher_can_have_the_clients_topology(sets: Path, tmp_path: Path, seen: Seen) -> None:
+    """U and the coefficients that the client begins a round with, beside the I that it received."""
+    run(job(sets, {"teacher_topology": "client"}, topology="learnable"), tmp_path / "run", quiet=True)
+    begins = [now for before, now in zip([{}, *seen], seen) if not _same(before, now, "teacher U")]
+    assert len(begins) == 1 + 2  # both clients begin with the same U, but not their second rounds
+    for batch in begins:
+        assert _same(batch, batch, "teacher U", "client U")
+        assert _same(batch, batch, "teacher coefficients", "client coefficients")
+        assert _same(batch, batch, "teacher", "client")  # I is the received one in both
+    assert float(begins[-1]["teacher U"].abs().max()) > 1e-5
+    assert not all(_same(batch, batch, "teacher U", "client U") for batch in seen)  # the client's moves on
+
+
+def _same(one: Any, other: Any, name: str, second: str = "") -> bool:
+    return bool(one) and torch.equal(one[name], other[second or name])
 
 
 def test_classes_beyond_a_clients_list_have_no_chance_and_get_no_gradient() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,10 @@ from fedreel.cli.say import say
 from fedreel.cli.tables import print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fedreel.config import Recipe
+    from fedreel.reproduce.plan import Planned
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -95,6 +98,9 @@ def reproduce(
     cells: Annotated[
         Path | None, typer.Option(help="Text file: finished cells in it are not run, and others are added to it.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Run nothing: print how many cells and tries are done, and how many left.")
+    ] = False,
     claims: Annotated[
         Path | None, typer.Option(help="Run nothing: print which claims of the papers hold by the tables stored here.")
     ] = None,
@@ -109,6 +115,7 @@ def reproduce(
     import fedreel.reproduce
     from fedreel.config import read_setting
     from fedreel.errors import RecipeError
+    from fedreel.reproduce.plan import plan
     from fedreel.reproduce.show import columns_and_rows
 
     if not system or not tables:
@@ -118,20 +125,13 @@ def reproduce(
             hint=f"systems: {', '.join(fedreel.reproduce.reproducible())}",
         )
     folder = out or Path("runs") / "reproduce" / "-".join((system, *tables, scale))
+    changed = dict(map(read_setting, set or []))
+    asked: dict[str, Any] = {"scale": scale, "data": data, "out": folder, "rows": rows, "seeds": seeds, "set": changed}
+    if dry_run:
+        _print_plan(plan(system, *tables, **asked, cells=cells), jobs)
+        return
     try:
-        contents = fedreel.reproduce.reproduce(
-            system,
-            *tables,
-            scale=scale,
-            data=data,
-            out=folder,
-            device=device,
-            jobs=jobs,
-            rows=rows,
-            seeds=seeds,
-            set=dict(map(read_setting, set or [])),
-            cells=cells,
-        )
+        contents = fedreel.reproduce.reproduce(system, *tables, **asked, cells=cells, device=device, jobs=jobs)
     except KeyboardInterrupt:
         say("\nInterrupted. Finished cells are kept: run the same command again to go on.", err=True)
         raise typer.Exit(130) from None
@@ -141,6 +141,15 @@ def reproduce(
         for note in content["notes"]:
             say(note)
         say(f"{folder / f'{table}.json'}\n{folder / f'{table}.html'}")
+
+
+def _print_plan(rows: Sequence[Planned], jobs: int) -> None:
+    from fedreel.reproduce.plan import COLUMNS, NOTE, ROW_COLUMNS, by_row, by_table
+
+    print_table([*COLUMNS], by_table(rows, jobs))
+    if left := by_row(rows, jobs):
+        print_table([*ROW_COLUMNS], left)
+    say(NOTE)
 
 
 def run_recipe(recipe: Recipe, folder: Path, resume: bool, quiet: bool) -> None:

@@ -39,6 +39,8 @@ class FSAR(FedAGM):
     kd: float = 1.0
     grains: Literal["sum", "mean"] = "sum"
     detach_teacher: bool = True  # the authors' code lets the divergence move the streams too
+    teacher_topology: Literal["server", "client"] = "server"  # without U and coefficients, as in the paper, or with the
+    # client's own, which the blocks after it are used to
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,7 +56,8 @@ class FSAR(FedAGM):
     def local_training(self, client: Client) -> None:
         terms = []
         if self.blocks:
-            server = by_batch(client.frozen({**client.received, **_without_unique(client)}))
+            own = _without_unique(client) if self.teacher_topology == "server" else {}
+            server = by_batch(client.frozen({**client.received, **own}))
             share = 1.0 if self.grains == "sum" else 0.5 / self.blocks
             terms.append(multi_grain(client.task, server, self.blocks, self.kd, share, self.detach_teacher))
         if self.mu:

@@ -6,7 +6,7 @@ import importlib
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cached_property, partial
@@ -23,7 +23,7 @@ from fedreel.reproduce.cells import Cell, cell_names, metrics_of, why_diverged
 from fedreel.reproduce.choose import UNCHOSEN, Choice, Try, check_unset, in_words, knows, narrowed, note
 from fedreel.reproduce.claims import in_words as in_one_line
 from fedreel.reproduce.claims import judged
-from fedreel.reproduce.kept import Kept, open_kept
+from fedreel.reproduce.kept import Kept, Line, line_of, open_kept
 from fedreel.reproduce.spec import Choose, Metrics, Row, Scale, Table
 from fedreel.reproduce.twins import check_apart
 from fedreel.systems import System, systems
@@ -48,25 +48,17 @@ def reproduce(
     only rows with this text in their name or setting (`A & B`: both, `A | B`: one, `=A`: the whole of it); `seeds` so
     many seeds instead of the scale's; `set` goes over the settings of all rows. `cells` is a text file: finished cells
     that it has are not run, and those that get finished are put into it."""
-    found = [_sweep(system, table, scale, data, seeds, set or {}, out) for table in dict.fromkeys(tables)]
-    wanted = [replace(s, rows=tuple(row for row in s.rows if row.has(rows)), only=rows) for s in found]
-    sweeps = [replace(s, size=for_data(s.size, s.spec, data)) for s in wanted if s.rows]
-    if not sweeps:
-        named = sorted({str(v) for sweep in found for row in sweep.rows for v in (row.name, *row.setting.values())})
-        raise RecipeError(f"no row of '{system} {' '.join(tables)}' has '{rows}' in it", hint=nearest(rows, named))
-    for sweep in sweeps:
-        check_unset(sweep.rows, sweep.size, sweep.spec.follow)
-        check_apart(sweep.rows, sweep.spec.rows_for(data), sweep.spec, sweep.size)
+    sweeps = wanted(system, *tables, scale=scale, data=data, out=out, rows=rows, seeds=seeds, over=set or {})
     kept = open_kept(cells, data) if cells else None
     out.mkdir(parents=True, exist_ok=True)
     sweeps = _chosen(sweeps, device, jobs, kept)
     asked: dict[Path, Cell] = {}
-    shown: dict[Path, list[_Sweep]] = {}
+    shown: dict[Path, list[Sweep]] = {}
     for sweep in sweeps:
         for cell in sweep.cells():
             also = asked.get(cell.folder, cell)
             derive = tuple(dict.fromkeys((*also.derive, *cell.derive)))
-            asked[cell.folder] = replace(cell, derive=derive, whole=also.whole or cell.whole)
+            asked[cell.folder] = replace(cell, derive=derive)
             shown.setdefault(cell.folder, []).append(sweep)
     contents: dict[str, dict[str, Any]] = {}
     for number, cell in enumerate(_each([*asked.values()], device, jobs, kept), 1):
@@ -76,6 +68,29 @@ def reproduce(
             write_atomic(out / f"{sweep.table}.json", json.dumps(content, indent=1) + "\n")
             write_table(out / f"{sweep.table}.html", content)
     return {sweep.table: contents[sweep.table] for sweep in sweeps}  # in the order they were asked for
+
+
+def wanted(
+    system: str,
+    *tables: str,
+    scale: str,
+    data: Path | None,
+    out: Path,
+    rows: str,
+    seeds: int | None,
+    over: Mapping[str, Any],
+) -> list[Sweep]:
+    """The tables with those of their rows that are wanted, as these data ask for; what cannot be run is refused."""
+    found = [_sweep(system, table, scale, data, seeds, over, out) for table in dict.fromkeys(tables)]
+    picked = [replace(s, rows=tuple(row for row in s.rows if row.has(rows)), only=rows) for s in found]
+    sweeps = [replace(s, size=for_data(s.size, s.spec, data)) for s in picked if s.rows]
+    if not sweeps:
+        named = sorted({str(v) for sweep in found for row in sweep.rows for v in (row.name, *row.setting.values())})
+        raise RecipeError(f"no row of '{system} {' '.join(tables)}' has '{rows}' in it", hint=nearest(rows, named))
+    for sweep in sweeps:
+        check_unset(sweep.rows, sweep.size, sweep.spec.follow)
+        check_apart(sweep.rows, sweep.spec.rows_for(data), sweep.spec, sweep.size)
+    return sweeps
 
 
 def reproducible() -> dict[str, System]:
@@ -116,17 +131,17 @@ def _share_cores(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _chosen(sweeps: Sequence[_Sweep], device: str, jobs: int, kept: Kept | None) -> list[_Sweep]:
+def _chosen(sweeps: Sequence[Sweep], device: str, jobs: int, kept: Kept | None) -> list[Sweep]:
     """The sweeps, their rows with the best settings of their grids."""
     tries = [cell for sweep in sweeps for row in sweep.rows for cell in sweep.tries(row)]
     cells = [*{cell.folder: cell for cell in tries}.values()]
     for number, cell in enumerate(_each(cells, device, jobs, kept), 1):
         print(f"[{number}/{len(cells)}] {cell.name}: tried", file=sys.stderr, flush=True)
-    return [sweep.choose() for sweep in sweeps]
+    return [sweep.choose(line_of) for sweep in sweeps]
 
 
 @dataclass(frozen=True)
-class _Sweep:
+class Sweep:
     """One of the tables: the rows that are wanted of it, how large they are run, and what was chosen for them."""
 
     system: str
@@ -141,26 +156,39 @@ class _Sweep:
     choices: Mapping[str, Choice] = field(default_factory=dict)  # by the rows' labels
 
     def tries(self, row: Row) -> list[Cell]:
-        """What is run to choose the row's settings."""
-        size, rule = self.size, self.size.choose
-        if rule is None:
+        """What is run to choose the row's settings; nothing where there is no choice."""
+        return self._tries[id(row)]
+
+    @cached_property
+    def _tries(self) -> dict[int, list[Cell]]:
+        return {id(row): self._tries_of(row) for row in self.rows}
+
+    def _tries_of(self, row: Row) -> list[Cell]:
+        size, rule, options = self.size, self.size.choose, narrowed(row, self.size)
+        if rule is None or len(options) < 2:
             return []
         cells = []
-        for chosen in narrowed(row, size):
-            settings = {**_settings(self.spec, size, row, 0), **rule.settings_of(row), **chosen}
+        for chosen in options:
+            usual = _settings(self.spec, size, row, 0)
+            kept = {key: value for key, value in usual.items() if key not in rule.without}
+            settings = {**kept, **rule.settings_of(row), **chosen}
             folder, key = self._names(row, settings, 0)
             name = f"{row.name}, {in_words(chosen)}"
             cells.append(Cell(name, 0, size.recipe, settings, folder, key, row.compute, rule.derive))
         return cells
 
-    def choose(self) -> _Sweep:
-        """With the best settings for every row, once all tries are done."""
+    def choose(self, known: Callable[[Cell], Line]) -> Sweep:
+        """With the best settings for every row all of whose tries are known."""
         rule = self.size.choose
         if rule is None:
             return self
         choices, rows = {}, []
         for row in self.rows:
-            scores = [_score(cell, rule) for cell in self.tries(row)]
+            cells = self.tries(row)
+            if not all(map(known, cells)):
+                rows.append(row)
+                continue
+            scores = [_score(known(cell), rule, cell.folder) for cell in cells] or [None]  # of the only one
             tries = tuple(Try(settings, score) for settings, score in zip(narrowed(row, self.size), scores))
             if tries:
                 choices[row.label] = choice = Choice(tries, rule.higher)
@@ -182,11 +210,10 @@ class _Sweep:
     def _cell(self, row: Row, seed: int) -> Cell:
         settings, spec, recipe = _settings(self.spec, self.size, row, seed), self.spec, self.size.recipe
         folder, key = self._names(row, settings, seed)
-        whole = not spec.from_kept and (spec.relate is not None or spec.remark is not None)
-        return Cell(row.name, seed, recipe, settings, folder, key, row.compute, spec.derive, whole)
+        return Cell(row.name, seed, recipe, settings, folder, key, row.compute, spec.derive)
 
     def _names(self, row: Row, settings: Mapping[str, Any], seed: int) -> tuple[Path, str]:
-        folder, key = cell_names(self.size.recipe, settings, row.name, seed, self.data)
+        folder, key = cell_names(self.size.recipe, settings, row.run_as or row.name, seed, self.data)
         return self.out / "cells" / folder, key
 
     def collect(self) -> dict[str, Any]:
@@ -264,14 +291,14 @@ def _sweep(
     seeds: int | None,
     over: Mapping[str, Any],
     out: Path,
-) -> _Sweep:
+) -> Sweep:
     """All rows of a table; the data are not looked at beyond what tells which rows there are."""
     spec = find_table(system, table)
     if scale not in spec.scales:
         raise RecipeError(f"'{system} {table}' has no scale '{scale}'", hint=nearest(scale, spec.scales))
     size = spec.scales[scale]
     size = replace(size, seeds=size.seeds if seeds is None else tuple(range(seeds)), over=over)
-    return _Sweep(system, table, scale, spec, size, spec.rows_for(data), out, data)
+    return Sweep(system, table, scale, spec, size, spec.rows_for(data), out, data)
 
 
 def for_data(size: Scale, spec: Table, data: Path | None) -> Scale:
@@ -307,15 +334,17 @@ def _names(wanted: Sequence[str], cells: Sequence[Metrics]) -> list[str]:
     return [name for w in wanted for name in ([k for k in known if fnmatch(k, w)] if "*" in w else [w])]
 
 
-def _score(cell: Cell, rule: Choose) -> float | None:
+def _score(line: Line, rule: Choose, folder: Path) -> float | None:
     """How well a try did; None if it diverged."""
-    if why_diverged(cell.folder):
+    if "diverged" in line:
         return None
-    found = metrics_of(cell.folder, rule.derive)
+    found: Metrics = dict(line["metrics"])
+    for function in rule.derive:
+        found |= line["derived"].get(function.__name__, {})
     if rule.metric not in found:
         raise RunError(
             f"settings are chosen by {rule.metric}, which a finished try does not have",
-            where=str(cell.folder),
+            where=str(folder),
             expected=f"one of {', '.join(found)}",
         )
     return found[rule.metric]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedreel.runs.reading import read_summary
 
 DERIVED = "derived.json"  # what was read off a finished cell, by function: several tables may share the cell
 DIVERGED = "diverged.json"  # of a cell that came to nothing: why
+TAKEN = "taken.json"  # how many seconds it took, with what was read off it
 
 
 @dataclass(frozen=True)
@@ -31,16 +33,20 @@ class Cell:
     key: str  # its folder's name, but the same wherever the data lie
     compute: Callable[[Recipe], Metrics] | None
     derive: tuple[Callable[[Path], Metrics], ...]
-    whole: bool = False  # whether a table reads more of the folder than what it says itself and what was derived
 
     def run(self, device: str, quiet: bool) -> None:
         """Run it to its end; training that diverges is an end, too."""
-        if why_diverged(self.folder):
+        if self.finished():
             return
+        begin, before = time.monotonic(), seconds_of(self.folder) or 0.0
         try:
             self._run(device, quiet)
         except Diverged as error:
             write_atomic(self.folder / DIVERGED, json.dumps({"reason": error.problem}) + "\n")
+        finally:
+            if self.folder.exists():
+                taken = round(before + time.monotonic() - begin, 1)
+                write_atomic(self.folder / TAKEN, json.dumps({"seconds": taken}) + "\n")
 
     def finished(self) -> bool:
         """Whether nothing of it is left to do."""
@@ -96,6 +102,14 @@ def derived_of(folder: Path) -> dict[str, Metrics]:
     except (OSError, ValueError):
         return {}
     return found
+
+
+def seconds_of(folder: Path) -> float | None:
+    """How long a cell took, over all times that it was gone on with; None if nobody measured it."""
+    try:
+        return float(json.loads((folder / TAKEN).read_text())["seconds"])
+    except (OSError, ValueError):
+        return None
 
 
 def why_diverged(folder: Path) -> str:

@@ -239,7 +239,6 @@ COMMON: Mapping[str, Any] = {
     "derive": (measures.derive, measures.by_video, measures.curves),
     "relate": measures.relate,
     "remark": remark,
-    "from_kept": True,
     "follow": ("data.seed",),
 }
 
@@ -294,6 +293,11 @@ TABLES = {
             *ahead("FedGroup", ("IFCA", "FedProx", "FedAvg"), "f1_clients"),
             *ahead("IFCA", ("FedProx", "FedAvg"), "f1_clients"),
             *ahead("CFed-VS", CONTROLS, "f1_clients", "tau", ours=("f1_clients", "tau")),
+            *(
+                Claim(name, name, "f1_clients", settings=({"clients": more}, {"clients": fewer}))
+                for name in PRINTED
+                for more, fewer in (("4 of 10 classes", "1 of 10 classes"), ("2 of 3 classes", "1 of 3 classes"))
+            ),
         ],
         notes=GAINS,
     ),

@@ -17,7 +17,8 @@ UNCHOSEN = "no settings were chosen for the rows: each has those of the recipe a
 
 @dataclass(frozen=True)
 class Try:
-    """Settings out of a row's grid, and how well they did; None if they came to nothing."""
+    """Settings out of a row's grid, and how well they did; None if they came to nothing, or were not run because there
+    are no others."""
 
     settings: Mapping[str, Any]
     score: float | None
@@ -149,6 +150,8 @@ def in_words(settings: Mapping[str, Any]) -> str:
 
 
 def _among(choice: Choice) -> str:
+    if len(choice.tries) == 1:
+        return "(not tried: there was no choice)"
     values = [", ".join(str(value) for value in t.settings.values()) for t in choice.tries]
     lost = [value for value, t in zip(values, choice.tries) if t.score is None]
     return f"among {' | '.join(values)}" + (f" (diverged: {' | '.join(lost)})" if lost else "")

@@ -1,11 +1,12 @@
-"""Whether what a paper claims of two rows holds: seed by seed, with a 95 % interval for the mean difference."""
+"""Whether what a paper claims of rows of a table holds: seed by seed, with a 95 % interval for the mean difference."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import product
 from statistics import fmean, stdev
 from typing import Any, Literal
 
@@ -17,40 +18,64 @@ MOST = 1000  # seeds beyond which it is not worth saying how many would tell
 
 
 def judged(claims: Sequence[Claim], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Every claim in every setting whose two rows have numbers; `rows` as a table's JSON has them."""
+    """Every claim for every two rows that it is about and that have numbers; `rows` as a table's JSON has them."""
     found = []
     for claim in claims:
-        for setting in _unique([row["setting"] for row in rows]):
-            pair = [_row(rows, name, setting) for name in (claim.better, claim.worse)]
-            known = [row for row in pair if row and claim.metric in row["metrics"]]
-            values = [row["metrics"][claim.metric]["values"] for row in known]
-            if len(known) == 2 and any(a is not None and b is not None for a, b in zip(*values)):
-                found.append(_judge(claim, setting, known))
+        for pair in _pairs(claim, rows):
+            if all(metric in row["metrics"] for row, metric in zip(pair, claim.metrics)):
+                values = [row["metrics"][metric]["values"] for row, metric in zip(pair, claim.metrics)]
+                if any(a is not None and b is not None for a, b in zip(*values)):
+                    found.append(_judge(claim, pair))
     return found
 
 
-def _judge(claim: Claim, setting: Mapping[str, Any], pair: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _pairs(claim: Claim, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Rows of the claim's names and settings that differ in nothing else."""
+    better, worse = (
+        [row for row in rows if row["method"] == name and said.items() <= row["setting"].items()]
+        for name, said in zip((claim.better, claim.worse), claim.settings)
+    )
+    said = {key for setting in claim.settings for key in setting}
+    for first, second in product(better, worse):
+        rest = [{k: v for k, v in row["setting"].items() if k not in said} for row in (first, second)]
+        if rest[0] == rest[1]:
+            yield first, second
+
+
+def _judge(claim: Claim, pair: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     sign = 1 if claim.higher else -1
-    better, worse = (row["metrics"][claim.metric]["values"] for row in pair)
+    numbers = [row["metrics"][metric] for row, metric in zip(pair, claim.metrics)]
+    better, worse = (found["values"] for found in numbers)
     ahead = [sign * (a - b) for a, b in zip(better, worse) if a is not None and b is not None]
     low, high = interval(ahead)
     verdict: Verdict = "cannot be told"
     if len(ahead) >= ENOUGH:
         verdict = "holds" if low > 0 else "does not hold" if high < 0 else verdict
     return {
-        "better": claim.better,
-        "worse": claim.worse,
-        "metric": claim.metric,
-        "higher": claim.higher,
-        "by": "ours" if claim.ours else "paper",
-        "setting": dict(setting),
-        "paper": [row["paper"].get(claim.metric) for row in pair],
-        "ours": [{key: row["metrics"][claim.metric][key] for key in ("mean", "sd", "n")} for row in pair],
+        **made(claim, [row["setting"] for row in pair]),
+        "paper": [row["paper"].get(metric) for row, metric in zip(pair, claim.metrics)],
+        "ours": [{key: found[key] for key in ("mean", "sd", "n")} for found in numbers],
         "ahead": fmean(ahead),
         "interval": [low, high] if len(ahead) > 1 else None,
         "seeds": len(ahead),
         "verdict": verdict,
         "would_tell": seeds_to_tell(ahead) if verdict == "cannot be told" else None,
+    }
+
+
+def made(claim: Claim, settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a claim says of two rows with these settings: `setting` is what they share, `settings` what each has."""
+    first, second = settings
+    shared = {key: value for key, value in first.items() if key in second and second[key] == value}
+    return {
+        "better": claim.better,
+        "worse": claim.worse,
+        "metric": claim.metric,
+        "than": claim.metrics[1],
+        "higher": claim.higher,
+        "by": "ours" if claim.ours else "paper",
+        "setting": shared,
+        "settings": [{key: value for key, value in own.items() if key not in shared} for own in settings],
     }
 
 
@@ -92,19 +117,28 @@ def t_quantile(freedom: int) -> float:
 def in_words(claim: Mapping[str, Any]) -> str:
     """A judged claim in one line."""
     better, worse = (ours["mean"] for ours in claim["ours"])
-    setting = ", ".join(f"{k} {v}" for k, v in claim["setting"].items())
-    where = f" ({setting})" if setting else ""
     said = {"holds": "holds here", "does not hold": "does NOT hold here"}.get(claim["verdict"], "cannot be told here")
     sure = f" (95 %: {claim['interval'][0]:+.3g} to {claim['interval'][1]:+.3g})" if claim["interval"] else ""
     return (
-        f"{claim['by']}: {claim['better']} better than {claim['worse']} in {claim['metric']}{where}:"
-        f" {said}, {better:.3g} against {worse:.3g}, ahead by {claim['ahead']:.3g}{sure}, seeds: {claim['seeds']}"
+        f"{claim['by']}: {statement(claim)}: {said}, {better:.3g} against {worse:.3g}, ahead by {claim['ahead']:.3g}"
+        f"{sure}, seeds: {claim['seeds']}"
     )
 
 
-def _row(rows: Sequence[Mapping[str, Any]], name: str, setting: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    return next((row for row in rows if (row["method"], row["setting"]) == (name, setting)), None)
+def statement(claim: Mapping[str, Any], less: str = "") -> str:
+    """What a claim says, judged or not; `less` stands behind a metric of which less is better."""
+    first, second = (
+        _with(claim[side], setting) for side, setting in zip(("better", "worse"), claim["settings"], strict=True)
+    )
+    metric, than = claim["metric"], claim["than"]
+    if metric == than:
+        said = f"{first} better than {second} in {metric}{'' if claim['higher'] else less}"
+    elif first == second:
+        said = f"{first}: {metric} {'above' if claim['higher'] else 'below'} {than}"
+    else:
+        said = f"{metric} of {first} {'above' if claim['higher'] else 'below'} {than} of {second}"
+    return _with(said, claim["setting"])
 
 
-def _unique(settings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [s for i, s in enumerate(settings) if s not in settings[:i]]
+def _with(text: str, setting: Mapping[str, Any]) -> str:
+    return f"{text} ({', '.join(f'{k} {v}' for k, v in setting.items())})" if setting else text

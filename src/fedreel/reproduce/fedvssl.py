@@ -15,15 +15,16 @@ from fedreel.data.clip_index import Clip, find
 from fedreel.data.shards import INDEX, Shards
 from fedreel.errors import DataError
 from fedreel.playground.actions import CLASSES
+from fedreel.reproduce import fedvssl_claims as said
+from fedreel.reproduce.fedvssl_claims import FEDERATED
+from fedreel.reproduce.fedvssl_effort import effort, relate
 from fedreel.reproduce.fedvssl_mae import MAE_SCALE, mae_rows
-from fedreel.reproduce.fedvssl_paper import BY_METHOD, BY_MIXTURE, BY_PRETEXT, BY_SPLIT, T1, T2, T3, T4
-from fedreel.reproduce.spec import Choose, Claim, Metrics, Row, Scale, Table
+from fedreel.reproduce.fedvssl_paper import BEST, BY_METHOD, BY_MIXTURE, BY_PRETEXT, BY_SPLIT, MOMENTUM, T1, T2, T3, T4
+from fedreel.reproduce.spec import Choose, Claim, Row, Scale, Table
 from fedreel.tasks.pretrain import analysis as pretraining
 from fedreel.tasks.vision.evaluate.subject import UNTRAINED
 
 MIXTURES = ((0.0, 0), (1.0, 0), (0.0, 1), (1.0, 1), (0.9, 0), (0.9, 1))
-BEST = "FedVSSL 0.9, 0"
-MOMENTUM = "FedAvg with momentum"  # perhaps what the paper's Tables 1 and 2 show: see their notes
 METHODS: dict[str, Mapping[str, Any]] = {
     "random weights": UNTRAINED,
     "FedAvg": {"method.name": "fedavg"},
@@ -32,6 +33,7 @@ METHODS: dict[str, Mapping[str, Any]] = {
     "FedU": {"method.name": "fedu"},
     **{f"FedVSSL {a:g}, {b}": {"method.alpha": a, "method.beta": b} for a, b in MIXTURES},
 }
+MIXED = tuple(name for name in METHODS if "FedVSSL" in name)
 # Rates are chosen by one rule for all rows. Those of momentum .9 go as far with a third to a tenth of the rate.
 RATES = {"train.lr": (0.01, 0.03, 0.1)}
 MOMENTUM_RATES = {"train.lr": (0.003, 0.01, 0.03)}
@@ -81,22 +83,6 @@ def _videos(data: Path) -> Sequence[Clip]:
     return Shards.open(folder).clips if (folder / INDEX).exists() else find(folder)
 
 
-def relate(cells: Sequence[tuple[Row, Path]]) -> list[Metrics]:
-    """Beside the run in one place: how many rounds it took to answer the pretext as well, and how much less it cost."""
-    centre = next((path for row, path in cells if row.name == "centralised"), None)
-    return [_cost(path, centre) for _, path in cells]
-
-
-def _cost(run: Path, centre: Path | None) -> Metrics:
-    found = {"passes": pretraining.passes(run)}
-    if centre is not None:
-        found["saved"] = 1 - found["passes"] / pretraining.passes(centre)
-        target = pretraining.pretext_curve(centre)
-        reached = pretraining.rounds_to(pretraining.pretext_curve(run), target[max(target)])
-        found |= {} if reached is None else {"rounds": float(reached)}
-    return found
-
-
 def whole_classes(clients: int, each: int) -> dict[str, Any]:
     """So many clients of so many classes, in order."""
     return {
@@ -109,13 +95,25 @@ def whole_classes(clients: int, each: int) -> dict[str, Any]:
 
 def _row(name: str, paper: Mapping[str, float], settings: Mapping[str, Any] = {}, **setting: str) -> list[Row]:
     """A method's row; training in one place differs between the playground and given data."""
+    kept = _kept(name, setting)
     if name not in CENTRES:
-        return [Row(name, {**METHODS[name], **settings}, setting, paper, grid=GRIDS.get(name, RATES))]
+        return [Row(name, {**METHODS[name], **settings}, setting, paper, grid=GRIDS.get(name, RATES), usual=kept)]
     playground, given = CENTRES[name]
     return [
-        Row(name, {**playground, **settings}, setting, paper, only="playground"),
-        Row(name, {**given, **settings}, setting, paper, only="data", grid=MOMENTUM_RATES),
+        Row(name, {**playground, **settings}, setting, paper, only="playground", usual=kept),
+        Row(name, {**given, **settings}, setting, paper, only="data", grid=MOMENTUM_RATES, usual=kept),
     ]
+
+
+def _kept(name: str, setting: Mapping[str, str]) -> dict[str, Any]:
+    """What Figs. 4 and 5 read of runs that tables show, too: so one run serves all of them."""
+    if (
+        name not in ("centralised", "FedAvg", *MIXED)
+        or setting.get("pretext", "Speed") != "Speed"
+        or "split" in setting
+    ):
+        return {}
+    return {"round.keep_models": 6, **({"round.divergence": True} if name == "FedAvg" else {})}
 
 
 def _rows(names: Sequence[str], columns: Sequence[str], printed: Mapping[str, Sequence[float]]) -> tuple[Row, ...]:
@@ -193,6 +191,7 @@ HELD_OUT = Choose(
         "centralised, 30 %": {"round.rounds": 27, "train.milestones": [30, 60]},
         "centralised & VCOP": {"round.rounds": 15, "train.milestones": [5, 10]},
     },
+    without=("round.keep_models", "round.divergence"),
 )
 # On the playground all eight owners take part in each round.
 SCALES = {
@@ -250,7 +249,6 @@ NOTES = (
     " UCF-101 and HMDB-51",
 )
 RANDOM = "random weights: batch norms have taken their statistics from the data, nothing else is trained"
-FEDERATED = ("FedAvg", "Loss", "FedU", BEST)
 
 
 def _mae_scale(scale: Scale) -> Scale:
@@ -273,11 +271,7 @@ TABLES = {
             " UCF R@1 +5.13, R@5 +5.03; HMDB R@1 +4.05, R@5 +7.25",
             "the paper has FedAvg ahead in R@1 with Speed and CtP, behind with VCOP",
         ),
-        claims=(
-            *(Claim("centralised", name, "tune") for name in ("FedAvg", MOMENTUM)),
-            *(Claim(name, "centralised", "r1") for name in ("FedAvg", MOMENTUM)),
-            Claim("FedAvg", MOMENTUM, "r1"),
-        ),
+        claims=said.OF_PRETEXTS,
         **COMMON,
     ),
     "table2": Table(
@@ -289,29 +283,24 @@ TABLES = {
             "the split that was published with the paper slides by one class instead of four: its 100 clients hold 106"
             " of the 400 classes, most of them four times",
         ),
+        claims=said.OF_SPLITS,
         **COMMON,
     ),
     "table3": Table(
         rows=_rows(("random weights", *CENTRES, *FEDERATED), T3, BY_METHOD),
         metrics=(*RECALLS, *TUNINGS, *PROBES, *PRETEXT, "passes", "saved"),
-        derive=(pretraining.recalls, pretraining.probes, pretraining.tunings, pretraining.unseen),
+        derive=(pretraining.recalls, pretraining.probes, pretraining.tunings, pretraining.unseen, effort),
         relate=relate,
         notes=(
             *NOTES,
             RANDOM,
             "passes: how often a training clip was learned from; saved: how much less than in one place",
         ),
-        claims=(
-            *(Claim(name, "random weights", "r1") for name in ("centralised", *FEDERATED)),
-            *(Claim(name, "centralised", "r1") for name in FEDERATED),
-            Claim("FedU", "FedAvg", "r1"),
-            Claim("FedAvg", "Loss", "r1"),
-            *(Claim("centralised", name, "tune") for name in ("centralised, 30 %", *FEDERATED)),
-        ),
+        claims=said.OF_METHODS,
         **COMMON,
     ),
     "table4": Table(
-        rows=_rows(("FedAvg", *(name for name in METHODS if "FedVSSL" in name)), T4, BY_MIXTURE),
+        rows=_rows(("FedAvg", *MIXED), T4, BY_MIXTURE),
         metrics=(*RECALLS, *TUNINGS, *PROBES, *PRETEXT),
         derive=(pretraining.recalls, pretraining.probes, pretraining.tunings, pretraining.unseen),
         notes=(
@@ -320,10 +309,7 @@ TABLES = {
             "the paper's +6.66 (UCF) and +5.13 (HMDB) over training in one place are each the best of these rows, not"
             " one configuration",
         ),
-        claims=(
-            *(Claim(name, "FedAvg", "r1") for name in METHODS if "FedVSSL" in name),
-            *(Claim(BEST, "FedAvg", metric) for metric in ("r5", "probe", "tune")),
-        ),
+        claims=said.of_mixtures(MIXED),
         **COMMON,
     ),
     "mae": Table(
@@ -359,15 +345,13 @@ TABLES = {
             "R@1 in percent when every weight of the backbone, batch norm's too, gets so many times a number from"
             " N(0, 1) added; running statistics stay; means of three draws",
         ),
+        claims=said.OF_NOISE,
         **COMMON,
     ),
     "fig4": Table(
-        rows=_rows(
-            ("random weights", "centralised", "FedAvg", *(name for name in METHODS if "FedVSSL" in name)), (), {}
-        ),
-        settings={"round.keep_models": 6},
+        rows=_rows(("random weights", "centralised", "FedAvg", *MIXED), (), {}),
         metrics=("r1 after *", "rounds", *RECALLS, *PRETEXT, "passes", "saved"),
-        derive=(pretraining.recalls, pretraining.recall_curve),
+        derive=(pretraining.recalls, pretraining.recall_curve, effort),
         relate=relate,
         notes=(
             "rounds: until the pretext is answered as well as after training in one place, where that is reached; R@k"
@@ -376,17 +360,18 @@ TABLES = {
             "saved: passes over the data, less than in one place. The paper says 62.5 % of the GPU time; its 27 epochs"
             " of 90 are 70 % less",
         ),
+        claims=said.of_rounds(MIXED),
         **COMMON,
     ),
     "fig5": Table(
         rows=_rows(("FedAvg",), (), {}),
-        settings={"round.divergence": True},
         metrics=("backbone spread", "head spread", "backbone moved", "head moved"),
         derive=(pretraining.divergences,),
         notes=(
             "spread: deviation over a round's clients of the L2 distance from the global model, mean over rounds. The"
             " paper finds it larger for the head; each round's distances are in the metrics.jsonl of the cells",
         ),
+        claims=said.OF_MOVES,
         **COMMON,
     ),
 }

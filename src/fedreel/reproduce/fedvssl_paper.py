@@ -1,6 +1,9 @@
-"""The numbers that FedVSSL's paper prints."""
+"""The numbers that FedVSSL's paper prints, and names of its rows."""
 
 from __future__ import annotations
+
+BEST = "FedVSSL 0.9, 0"
+MOMENTUM = "FedAvg with momentum"  # perhaps what the paper's Tables 1 and 2 show: see their notes
 
 T1 = ("tune/ucf101", "probe/ucf101", "tune/hmdb51", "probe/hmdb51", "r1/ucf101", "r5/ucf101", "r1/hmdb51", "r5/hmdb51")
 T2 = ("tune/ucf101", "tune/hmdb51", "r1/ucf101", "r5/ucf101", "r1/hmdb51", "r5/hmdb51")

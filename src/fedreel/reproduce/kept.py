@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedreel.errors import DataError, plain
+from fedreel.errors import DataError
 from fedreel.machine.files import write_atomic
 from fedreel.machine.records import Records
-from fedreel.reproduce.cells import DERIVED, DIVERGED, Cell, derived_of, why_diverged
+from fedreel.reproduce.cells import DERIVED, DIVERGED, Cell, derived_of, seconds_of, why_diverged
 from fedreel.runs.reading import read_summary
 
-Line = dict[str, Any]  # of a cell: its key as `cell`, then `metrics` and `derived`, or why it `diverged`
+Line = dict[
+    str, Any
+]  # of a cell: its key as `cell`, then `metrics`, `derived` and perhaps the `seconds` that it took, or
+# why it `diverged`
 
 
 @dataclass(frozen=True)
@@ -31,27 +33,34 @@ class Kept:
     def use(self, cells: Sequence[Cell]) -> None:
         """Give cells that were not begun here what is known of them. Such a folder holds no run: one that lacks what is
         asked for now is cleared and run."""
-        again = 0
         for cell in cells:
-            line = self.known.get(cell.key, {})
-            enough = bool(line) and not cell.whole and ("diverged" in line or cell.derived_by(line["derived"]))
-            again += bool(line) and cell.whole and not cell.finished()
-            if _without_run(cell.folder) and (cell.whole or not cell.finished()):
+            line = self.line(cell)
+            if _without_run(cell.folder) and not cell.finished():
                 shutil.rmtree(cell.folder)
-            if enough and not cell.folder.exists():
+            if line and not cell.folder.exists():
                 _lay_out(cell.folder, line)
-        if again:
-            said = f"{again} cells in {self.path} are run all the same: a table reads more of them than is kept"
-            print(plain(said), file=sys.stderr, flush=True)
+
+    def line(self, cell: Cell) -> Line:
+        """What the file has of a cell, if that is all that is asked of it; else nothing."""
+        line = self.known.get(cell.key, {})
+        enough = bool(line) and ("diverged" in line or cell.derived_by(line["derived"]))
+        return line if enough else {}
 
     def add(self, cells: Sequence[Cell]) -> None:
         """Write the file anew, with those of the cells that are finished."""
         for cell in cells:
             if cell.finished():
-                self.known[cell.key] = _line(cell, self.known.get(cell.key, {}))
+                self.known[cell.key] = line_of(cell, self.known.get(cell.key, {}))
         lines = [self.of, *(self.known[key] for key in sorted(self.known))]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(self.path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def known_of(cell: Cell, kept: Kept | None) -> Line:
+    """What is known of a finished cell, by its folder or else by the file; nothing of one that is to be run."""
+    if cell.finished():
+        return line_of(cell)
+    return kept.line(cell) if kept else {}
 
 
 def open_kept(path: Path, data: Path | None) -> Kept:
@@ -83,14 +92,19 @@ def open_kept(path: Path, data: Path | None) -> Kept:
     return Kept(path, of, {line["cell"]: line for line in lines})
 
 
-def _line(cell: Cell, before: Line) -> Line:
+def line_of(cell: Cell, before: Line | None = None) -> Line:
+    """What the folder of a cell says; what it does not say is as it was before."""
+    before = before or {}
     reason = why_diverged(cell.folder)
     if reason:
         return {"cell": cell.key, "diverged": reason}
+    taken = seconds_of(cell.folder)
+    seconds = before.get("seconds") if taken is None else taken
     return {
         "cell": cell.key,
-        "metrics": read_summary(cell.folder)["metrics"],
+        "metrics": read_summary(cell.folder).get("metrics", {}),
         "derived": {**before.get("derived", {}), **derived_of(cell.folder)},
+        **({} if seconds is None else {"seconds": seconds}),
     }
 
 

@@ -27,6 +27,7 @@ class Row:
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # settings to choose, each with its values
     usual: Mapping[str, Any] = field(default_factory=dict)  # settings that fit its data but do not make it what it is
     untouched: tuple[str, ...] = ()  # settings that it leaves as they are, and that make it what it is
+    run_as: str = ""  # the name of a row of another table that has the same settings: its cells are this row's, too
 
     @property
     def label(self) -> str:
@@ -53,7 +54,9 @@ class Row:
 class Choose:
     """How rows with a grid get their settings: all that it holds are run once, under seed 0 and with `settings`, which
     keep the choosing apart from what the table reports (`where`, in words); `rows` goes over these for rows that have a
-    text, as in a scale. The best in `metric`, which is one of the run's own or comes from `derive`, are taken."""
+    text, as in a scale. Settings of rows and tables that are named in `without` are left out: what only a figure reads
+    need not be there to choose by, and tables share their tries. The best in `metric`, which is one of the run's own or
+    comes from `derive`, are taken."""
 
     metric: str
     settings: Mapping[str, Any]
@@ -61,6 +64,7 @@ class Choose:
     higher: bool = True  # whether more is better
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     derive: tuple[Callable[[Path], Metrics], ...] = ()  # functions that read the metric off a finished run's folder
+    without: tuple[str, ...] = ()
 
     def settings_of(self, row: Row) -> dict[str, Any]:
         """What a row is tried with."""
@@ -89,22 +93,30 @@ class Scale:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says of two rows: the first is better in this metric. `ours`: it does not say so, but its idea
-    asks for it (a control is beaten, or another measure agrees)."""
+    """What the paper says of two rows: the first is better in this metric. `settings`: what is said of the first and of
+    the second row's setting, where the claim compares two settings or is made of some only; whatever is not said of
+    either is the same in both. `than`: the second row's metric, where it is another. `ours`: the paper does not say so,
+    but its idea asks for it (a control is beaten, or another measure agrees)."""
 
     better: str
     worse: str
     metric: str
     higher: bool = True  # whether more is better
     ours: bool = False
+    settings: tuple[Mapping[str, Any], Mapping[str, Any]] = field(default=({}, {}))
+    than: str = ""
+
+    @property
+    def metrics(self) -> tuple[str, str]:
+        return self.metric, self.than or self.metric
 
 
 @dataclass(frozen=True)
 class Table:
     """A sweep. `factor` turns our metrics into the paper's unit (100 for percent); `plain` metrics are left as they
     are. The functions in `derive` add metrics that they read off a finished run's folder. Rows with the same name are
-    told apart by their `setting`; a claim is checked within each setting. A metric may be a pattern such as `top1/*`.
-    """
+    told apart by their `setting`; a claim is checked within each setting, unless it compares two. A metric may be a
+    pattern such as `top1/*`."""
 
     rows: tuple[Row, ...] | Callable[[Path | None], tuple[Row, ...]]  # a function where they depend on the given data
     metrics: tuple[str, ...]
@@ -118,10 +130,10 @@ class Table:
     follow: tuple[str, ...] = ()  # settings that are set to the seed as well: data.seed, for another split with each
     adapt: Callable[[Path], Mapping[str, Any]] | None = None  # settings that given data ask for
     relate: Callable[[Sequence[tuple[Row, Path]]], Sequence[Metrics]] | None = None  # what rows show beside each other:
-    # for the finished runs of one seed, more metrics for each
+    # for the finished cells of one seed, more metrics for each
     remark: Callable[[Sequence[tuple[Row, Sequence[Path]]]], Sequence[str]] | None = None
-    # notes on the rows, each with its finished runs of all seeds
-    from_kept: bool = False  # whether both read nothing of a run but its summary and what `derive` read off it
+    # notes on the rows, each with its finished cells of all seeds. Both read of a cell what its summary says and what
+    # `derive` read off it, and nothing else: cells that were run elsewhere have no more
 
     def rows_for(self, data: Path | None) -> tuple[Row, ...]:
         """The rows that make sense for the playground (None), or for given data."""

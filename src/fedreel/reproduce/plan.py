@@ -1,0 +1,132 @@
+"""What of a sweep is finished and what is left, before anything is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedreel.reproduce import Sweep, wanted
+from fedreel.reproduce.kept import Kept, Line, known_of, open_kept
+from fedreel.reproduce.spec import Row
+
+COLUMNS = ("table", "rows", "tries done", "tries left", "cells done", "cells left", "hours left")
+ROW_COLUMNS = ("table", "row", *COLUMNS[2:])
+NOTE = (
+    "tries: runs by which settings are chosen. While some tries of a row are left, none of its cells counts as done: it"
+    " has no settings yet. What several tables show counts once in `all`. hours left: each as long as finished ones of"
+    " its row, or else of its table, took; ? where that was not measured"
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A try or a cell: what it is known by, and what is known of it, which is nothing if it is to be run."""
+
+    name: tuple[str, ...]
+    line: Line
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A row, or several of a table."""
+
+    table: str
+    label: str
+    tries: tuple[Part, ...]
+    cells: tuple[Part, ...]
+
+    @property
+    def left(self) -> int:
+        return sum(not part.line for part in (*self.tries, *self.cells))
+
+
+def plan(
+    system: str,
+    *tables: str,
+    scale: str = "smoke",
+    data: Path | None = None,
+    out: Path,
+    rows: str = "",
+    seeds: int | None = None,
+    set: Mapping[str, Any] | None = None,
+    cells: Path | None = None,
+) -> list[Planned]:
+    """Every row of the tables as `reproduce` would run them with the same arguments; nothing is run or written."""
+    kept = open_kept(cells, data) if cells else None
+    sweeps = wanted(system, *tables, scale=scale, data=data, out=out, rows=rows, seeds=seeds, over=set or {})
+    return [planned for sweep in sweeps for planned in _rows(sweep, kept)]
+
+
+def by_table(rows: Sequence[Planned], jobs: int = 1) -> list[list[str]]:
+    """A line of `COLUMNS` for each table, and one for all if there are several; hours with so many at once."""
+    groups = {name: [row for row in rows if row.table == name] for name in dict.fromkeys(row.table for row in rows)}
+    groups |= {"all": [*rows]} if len(groups) > 1 else {}
+    return [
+        [name, str(len(group)), *_counts(_merged(group)), _hours(group, rows, jobs)] for name, group in groups.items()
+    ]
+
+
+def by_row(rows: Sequence[Planned], jobs: int = 1) -> list[list[str]]:
+    """A line of `ROW_COLUMNS` for each row of which something is left."""
+    return [[row.table, row.label, *_counts(row), _hours([row], rows, jobs)] for row in rows if row.left]
+
+
+def _rows(sweep: Sweep, kept: Kept | None) -> Iterator[Planned]:
+    known = partial(known_of, kept=kept)
+    chosen = sweep.choose(known)
+    for row, settled in zip(sweep.rows, chosen.rows):
+        tries = sweep.tries(row)
+        parts = tuple(Part((cell.key,), known(cell)) for cell in tries)
+        if all(part.line for part in parts):
+            made = (chosen.cell(settled, seed) for seed in sweep.size.seeds)
+            cells = [Part((cell.key,), known(cell)) for cell in made]
+        else:
+            cells = [Part(_any_of(sweep, row, seed), {}) for seed in sweep.size.seeds]
+        yield Planned(sweep.table, row.label, parts, tuple(cells))
+
+
+def _any_of(sweep: Sweep, row: Row, seed: int) -> tuple[str, ...]:
+    """A cell whose settings are still to be chosen is known by its row's tries: of the same comes the same choice."""
+    return (*(cell.key for cell in sweep.tries(row)), f"seed {seed}")
+
+
+def _merged(rows: Sequence[Planned]) -> Planned:
+    """All rows as one, in which nothing is there twice; what one of them lacks is to be run."""
+    parts: dict[str, dict[tuple[str, ...], Part]] = {"tries": {}, "cells": {}}
+    for row in rows:
+        for kind, found in parts.items():
+            for part in getattr(row, kind):
+                if part.name not in found or not part.line:
+                    found[part.name] = part
+    return Planned("", "", *(tuple(found.values()) for found in parts.values()))
+
+
+def _counts(row: Planned) -> list[str]:
+    found = []
+    for parts in (row.tries, row.cells):
+        done = sum(bool(part.line) for part in parts)
+        found += [str(done), str(len(parts) - done)]
+    return found
+
+
+def _hours(rows: Sequence[Planned], every: Sequence[Planned], jobs: int) -> str:
+    """What is left of these rows, each part as long as finished ones of its row or else of its table."""
+    left: dict[tuple[str, ...], float | None] = {}
+    for row in rows:
+        table = [other for other in every if other.table == row.table]
+        for kind in ("tries", "cells"):
+            parts: Sequence[Part] = getattr(row, kind)
+            own, all_of = _seconds(parts), _seconds([part for other in table for part in getattr(other, kind)])
+            mean = fmean(own or all_of) if own or all_of else None
+            left |= {(kind, *part.name): mean for part in parts if not part.line}
+    if any(seconds is None for seconds in left.values()):
+        return "?"
+    return f"{sum(s for s in left.values() if s is not None) / 3600 / max(1, jobs):.1f}"
+
+
+def _seconds(parts: Sequence[Part]) -> list[float]:
+    return [part.line["seconds"] for part in parts if "seconds" in part.line]
