@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -13,7 +14,6 @@ from torch import nn
 from fedreel.config import DataConfig, Recipe, load_recipe
 from fedreel.core.state import PrivateStore
 from fedreel.core.task import Examples
-from fedreel.data.shards import Shards
 from fedreel.errors import DataError, RunError
 from fedreel.machine.device import pick_device
 from fedreel.metrics.landscape import landscape, sharpness
@@ -25,7 +25,7 @@ from fedreel.tasks.pretrain.task import Pretrain
 from fedreel.tasks.vision.clips import open_clips
 from fedreel.tasks.vision.evaluate import measures
 from fedreel.tasks.vision.evaluate.measures import Metrics, Trial
-from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, labelled_set, retrieval
+from fedreel.tasks.vision.evaluate.retrieval import SETS, LabelledSet, labelled_set, retrieval
 
 DOWNSTREAM = "downstream"  # beside the folder of the videos to learn from
 AT_ONCE = 64  # windows in one forward pass
@@ -175,11 +175,13 @@ def sets(recipe: Recipe, task: Pretrain) -> list[LabelledSet]:
     if recipe.data.source == "playground":
         return [labelled_set("actions", open_clips(recipe.data, task.side, most=task.most))]
     folders = downstream_folders(Path(recipe.data.source).parent)
+    return [_set_in(folder, task.side, task.most) for folder in folders]
 
-    def shown(folder: Path) -> Shards:
-        return open_clips(DataConfig(source=str(folder)), task.side, "task.stored", task.most)
 
-    return [labelled_set(folder.name, shown(folder)) for folder in folders]
+@lru_cache(SETS)
+def _set_in(folder: Path, side: int, most: int) -> LabelledSet:
+    """The same for all that is measured of all runs, with its videos wherever they were brought."""
+    return labelled_set(folder.name, open_clips(DataConfig(source=str(folder)), side, "task.stored", most))
 
 
 def downstream_folders(data: Path) -> list[Path]:

@@ -23,7 +23,8 @@ from fedreel.tasks.vision.evaluate.downstream import (
     shortened,
     top1,
 )
-from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, end_to_end, labelled_set
+from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, end_to_end, in_ten_parts, labelled_set, ten_clips
+from fedreel.tasks.vision.footage import Held, Stored, at_hand
 from fedreel.tasks.vision.probe import PROBE, probe
 from support.networks import small_r3d
 from support.shelf import Known, flat, shelved
@@ -136,7 +137,7 @@ def bars(folder: Path, train: int = 24, test: int = 16) -> LabelledSet:
 
 
 def loss(classifier: Classifier, found: LabelledSet) -> float:
-    examples = RandomClips(found.source, found.train, found.labels, TINY.frames, 2, CPU)
+    examples = RandomClips(found.footage(CPU), found.train, found.labels, TINY.frames, 2)
     ((clips, labels),) = examples.batches(100, torch.Generator().manual_seed(0))
     with torch.no_grad():
         return float(F.cross_entropy(classifier.classify(TINY.embed(classifier, clips))[1], labels))
@@ -177,7 +178,7 @@ def test_random_clips_begin_everywhere_they_fit_and_short_videos_stand_still_at_
     found = labelled_set(
         "two", shelved(tmp_path / "s", [long, short, long], ["a", "b", "a"], ["train", "train", "test"])
     )
-    examples = RandomClips(found.source, found.train, found.labels, frames=3, stride=2, device=CPU)
+    examples = RandomClips(found.footage(CPU), found.train, found.labels, frames=3, stride=2)
     generator = torch.Generator().manual_seed(0)
     seen: dict[int, set[tuple[int, ...]]] = {0: set(), 1: set()}
     for _ in range(60):
@@ -187,3 +188,54 @@ def test_random_clips_begin_everywhere_they_fit_and_short_videos_stand_still_at_
     assert seen[0] == {(s, s + 2, s + 4) for s in range(5)}
     assert seen[1] == {(0, 1, 1)}
     assert len(examples) == 2
+
+
+def odd(folder: Path) -> LabelledSet:
+    """Videos of random bytes, of several lengths and shapes: wide, tall and square."""
+    rng = np.random.default_rng(0)
+    shapes = [(9, 4, 6), (3, 7, 4), (12, 4, 4), (1, 4, 9), (30, 5, 4), (8, 4, 5)]
+    clips = [rng.integers(0, 256, (*shape, 3), np.uint8) for shape in shapes]
+    return labelled_set("odd", shelved(folder, clips, [*"abcabc"], ["train"] * 5 + ["test"]))
+
+
+def by_hand(found: LabelledSet, size: int, generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
+    """Random clips cut from the shards one by one."""
+    lengths = torch.tensor([found.source.clips[i].frames for i in found.train])
+    spare = (lengths - 5).clamp(min=0)  # three frames, two apart
+    starts = torch.minimum((torch.rand(5, generator=generator) * (spare + 1)).long(), spare)
+    share = torch.rand(5, generator=generator)
+    order = torch.randperm(5, generator=generator)
+    clips = []
+    for k in order.tolist():
+        clip = found.source.clips[found.train[k]]
+        top, left = (min(int(float(share[k]) * (n - 3)), n - 4) for n in (clip.height, clip.width))
+        clips.append(found.source.frames(int(found.train[k]), int(starts[k]) + 2 * np.arange(3), (top, left)))
+    labels = torch.from_numpy(found.labels[found.train])[order]
+    return [*zip(torch.from_numpy(np.stack(clips)).split(size), labels.split(size))]
+
+
+def test_clips_are_the_same_read_in_turn_or_held_in_memory(tmp_path: Path) -> None:
+    found = odd(tmp_path / "s")
+    stored = found.footage(CPU)
+    assert isinstance(stored, Stored), "raw frames are mapped into memory as they are"
+    for footage in (stored, stored.held(CPU)):
+        examples = RandomClips(footage, found.train, found.labels, frames=3, stride=2)
+        ours, theirs = (torch.Generator().manual_seed(7) for _ in range(2))
+        for _ in range(3):  # epochs
+            for mine, other in zip(examples.batches(3, ours), by_hand(found, 3, theirs), strict=True):
+                assert all(torch.equal(a, b) for a, b in zip(mine, other))
+        whole = np.stack([found.source.clip(i)[in_ten_parts(found.source.clips[i].frames, 3)] for i in range(6)])
+        (seen,) = ten_clips(footage, range(6), 3, in_ten_parts)
+        assert np.array_equal(seen.numpy(), whole)
+
+
+def test_videos_are_held_where_they_would_have_to_be_decoded_and_fit(tmp_path: Path) -> None:
+    found = odd(tmp_path / "s")
+    stored = found.footage(CPU)
+    assert isinstance(stored, Stored)
+    found.source.quality = 90  # as if frames were pictures
+    size = sum(clip.nbytes for clip in found.source.clips)
+    assert at_hand(stored, size - 1) is stored
+    found.source.parts.quality = 0
+    assert isinstance(at_hand(stored, size), Held)
+    assert found.footage(CPU) is stored, "brought there once"
