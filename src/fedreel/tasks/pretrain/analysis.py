@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean, stdev
@@ -62,6 +62,15 @@ def probes(run: Path) -> Metrics:
 def tunings(run: Path) -> Metrics:
     """`tune`: top-1 after fine-tuning, in the run's precision."""
     return _measured(run, measures.tunings)
+
+
+def chosen_tunings(run: Path) -> Metrics:
+    """`tune` likewise, with a rate that is chosen for this run, the `tune rate`: one for all sets, on a part of their
+    training videos."""
+    trials = _trials(run)
+    rate, found = measures.chosen_tunings(trials)
+    by_set = {trial.labelled.name: metrics for trial, metrics in zip(trials, found)}
+    return {"tune rate": rate} | _means(by_set)
 
 
 def perturbations(run: Path) -> Metrics:
@@ -161,7 +170,10 @@ def rounds_to(curve: dict[int, float], target: float) -> int | None:
 
 def over_sets(found: Iterable[LabelledSet], measure: Callable[[LabelledSet], Metrics]) -> Metrics:
     """What is measured on each set: means over them and, where there are several, each as `NAME/SET`."""
-    by_set = {labelled.name: measure(labelled) for labelled in found}
+    return _means({labelled.name: measure(labelled) for labelled in found})
+
+
+def _means(by_set: Mapping[str, Metrics]) -> Metrics:
     names = next(iter(by_set.values()))
     means = {name: fmean(one[name] for one in by_set.values()) for name in names}
     if len(by_set) == 1:
@@ -205,13 +217,14 @@ def opened(run: Path) -> tuple[Loaded, Recipe]:
 
 def _measured(run: Path, measure: Callable[[Trial], Metrics]) -> Metrics:
     """One of the measures that `fedreel evaluate` has, on the downstream sets."""
+    return _means({trial.labelled.name: measure(trial) for trial in _trials(run)})
+
+
+def _trials(run: Path) -> list[Trial]:
     loaded, recipe = opened(run)
     task, playground = _task(loaded), recipe.data.source == "playground"
-
-    def on(labelled: LabelledSet) -> Metrics:
-        return measure(Trial(loaded.model, task, labelled, recipe.seed, recipe.train.precision, playground))
-
-    return over_sets(sets(recipe, task), on)
+    how = recipe.seed, recipe.train.precision, playground
+    return [Trial(loaded.model, task, labelled, *how) for labelled in sets(recipe, task)]
 
 
 def _task(loaded: Loaded) -> Pretrain:

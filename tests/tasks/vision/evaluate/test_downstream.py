@@ -11,23 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedreel.errors import DataError
 from fedreel.models.backbone import Backbone
 from fedreel.models.classifier import Classifier
 from fedreel.tasks.pretrain.task import Pretrain
 from fedreel.tasks.vision.clip_views import Views
-from fedreel.tasks.vision.evaluate.downstream import (
-    TUNE,
-    RandomClips,
-    fine_tune,
-    linear_probe,
-    shortened,
-    top1,
-)
+from fedreel.tasks.vision.evaluate.downstream import RandomClips, fine_tune, linear_probe, top1
 from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, end_to_end, in_ten_parts, labelled_set, ten_clips
+from fedreel.tasks.vision.evaluate.tuning import CONVOLUTIONAL, TUNE, Tuning, shortened
 from fedreel.tasks.vision.footage import Held, Stored, at_hand
 from fedreel.tasks.vision.probe import PROBE, probe
 from support.networks import small_r3d
-from support.shelf import Known, flat, shelved
+from support.shelf import Known, bars, flat, shelved
 
 TINY = Pretrain(backbone=small_r3d(bn_eps=1e-3, stem_size=3), frames=4, size=14)  # stored at 16 pixels
 VIEWS = Views(14, (1.0, 1.143))
@@ -75,6 +70,7 @@ def test_momentum_goes_on_when_the_rate_falls() -> None:
 
 def test_fewer_epochs_have_the_falls_of_the_rate_at_the_same_shares() -> None:
     assert (TUNE.epochs, TUNE.milestones) == (150, (60, 120))
+    assert CONVOLUTIONAL.train == TUNE
     assert shortened(TUNE, 30) == replace(TUNE, epochs=30, milestones=(12, 24))
     assert shortened(PROBE, 20).milestones == (12, 16)
 
@@ -123,19 +119,6 @@ def test_a_video_s_class_is_that_of_its_mean_logits_not_of_most_clips(tmp_path: 
     assert top1(classifier, Known(lambda grey: grey[:, None], frames=1), found, end_to_end) == 1.0
 
 
-def bars(folder: Path, train: int = 24, test: int = 16) -> LabelledSet:
-    """A bright bar that stands upright, or lies, at random places of eight frames of 16 x 16 pixels."""
-    rng = np.random.default_rng(0)
-    clips, labels = [], []
-    for number in range(train + test):
-        clip = np.full((8, 16, 16, 3), 30, np.uint8)
-        at = int(rng.integers(4, 9))
-        clip[(slice(None), slice(None), slice(at, at + 4)) if number % 2 else (slice(None), slice(at, at + 4))] = 220
-        clips.append(clip)
-        labels.append("upright" if number % 2 else "lying")
-    return labelled_set("bars", shelved(folder, clips, labels, ["train"] * train + ["test"] * test))
-
-
 def loss(classifier: Classifier, found: LabelledSet) -> float:
     examples = RandomClips(found.footage(CPU), found.train, found.labels, TINY.frames, 2)
     ((clips, labels),) = examples.batches(100, torch.Generator().manual_seed(0))
@@ -150,7 +133,8 @@ def test_fine_tuning_lowers_the_loss_learns_the_classes_and_leaves_the_model_alo
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     config = replace(shortened(TUNE, 12), batch_size=8)
     short, tuned, again = (
-        fine_tune(model, TINY, found, VIEWS, replace(config, epochs=n)) for n in (1, config.epochs, config.epochs)
+        fine_tune(model, TINY, found, VIEWS, Tuning(replace(config, epochs=n)))
+        for n in (1, config.epochs, config.epochs)
     )
     assert loss(tuned, found) < 0.5 * loss(short, found)
     assert top1(tuned, TINY, found) > 0.9
@@ -166,7 +150,7 @@ def test_fine_tuning_trains_batch_norms_of_a_model_that_was_loaded_for_use(tmp_p
     torch.manual_seed(0)
     model = TINY.model()
     config = replace(shortened(TUNE, 2), batch_size=8)
-    learned = [fine_tune(model.train(mode), TINY, found, VIEWS, config).state_dict() for mode in (True, False)]
+    learned = [fine_tune(model.train(mode), TINY, found, VIEWS, Tuning(config)).state_dict() for mode in (True, False)]
     assert all(torch.equal(a, b) for a, b in zip(*(state.values() for state in learned)))
     means = [name for name in learned[0] if name.endswith("running_mean")]
     assert means
@@ -239,3 +223,15 @@ def test_videos_are_held_where_they_would_have_to_be_decoded_and_fit(tmp_path: P
     found.source.parts.quality = 0
     assert isinstance(at_hand(stored, size), Held)
     assert found.footage(CPU) is stored, "brought there once"
+
+
+def test_every_fifth_training_video_class_by_class_is_held_out_and_no_test_video_is_seen(tmp_path: Path) -> None:
+    labels = [*"abbaabbbab", *"ab"]
+    source = shelved(tmp_path / "s", [flat(0)] * 12, labels, ["train"] * 10 + ["test"] * 2)
+    whole = labelled_set("two", source)
+    part = whole.held_out()  # of a: 0 3 4 8, of b: 1 2 5 6 7 9
+    assert part.test.tolist() == [1, 9]
+    assert part.train.tolist() == [0, 2, 3, 4, 5, 6, 7, 8]
+    assert part.footage(CPU) is whole.footage(CPU)
+    with pytest.raises(DataError, match="too few videos to choose settings by"):
+        part.held_out().held_out().held_out().held_out().held_out()  # from 8, 7, 6, 5 and at last 4

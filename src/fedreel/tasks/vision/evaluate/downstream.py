@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
@@ -21,19 +21,12 @@ from fedreel.models.classifier import Classifier
 from fedreel.models.tune import tune_all
 from fedreel.tasks.vision.clip_views import Views
 from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, Places, clip_features, in_ten_parts, ten_clips
+from fedreel.tasks.vision.evaluate.tuning import CONVOLUTIONAL, Tuning, new_classifier
 from fedreel.tasks.vision.footage import Cut, Held, Stored
-from fedreel.tasks.vision.probe import DROPOUT, PROBE, Labelled, probe, train_epochs
+from fedreel.tasks.vision.probe import PROBE, Labelled, probe, train_epochs
 
-TUNE = replace(PROBE, epochs=150, milestones=(60, 120))
 STRIDE = 2  # clips are of every second frame
 FIRST_STD = 0.001  # of a classifier's first weights
-
-
-def shortened(config: TrainConfig, epochs: int) -> TrainConfig:
-    """The same training in so many epochs, with the rate falling at the same shares of it."""
-    return replace(
-        config, epochs=epochs, milestones=tuple(round(m * epochs / config.epochs) for m in config.milestones)
-    )
 
 
 def linear_probe(
@@ -67,7 +60,7 @@ def fine_tune(
     task: Embeds,
     labelled: LabelledSet,
     views: Views,
-    config: TrainConfig = TUNE,
+    tuning: Tuning = CONVOLUTIONAL,
     seed: int = 0,
     stride: int = STRIDE,
 ) -> Classifier:
@@ -77,9 +70,10 @@ def fine_tune(
     with seeded(seed, device):
         backbone = cast(Backbone, copy.deepcopy(model.backbone))
         tune_all(backbone)
-        classifier = Classifier(backbone, len(labelled.classes), DROPOUT, std=FIRST_STD).to(device)
+        classifier = new_classifier(backbone, len(labelled.classes), FIRST_STD, tuning).to(device)
         examples = RandomClips(labelled.footage(device), labelled.train, labelled.labels, task.frames, stride)
-        train_epochs(classifier, _Tuned(task, views), examples, config, seed)
+        tuned = _Tuned(task, views, tuning.smoothing)
+        train_epochs(classifier, tuned, examples, tuning.train, seed, tuning.by_epoch())
     return classifier.eval()
 
 
@@ -101,6 +95,7 @@ class _Tuned(Labelled):
 
     base: Embeds
     views: Views
+    smoothing: float = 0.0
 
     def augment(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return self.views.random(batch[0]), batch[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -25,6 +25,7 @@ Compared = tuple[Tensor, list[int], Tensor, list[int]]
 Places = Callable[[int, int], np.ndarray]  # frames of a video and of a clip -> (clips, frames) of frame numbers
 KS = (1, 5, 10, 20, 50)
 AT_ONCE = 16  # videos in one forward pass, ten clips of each
+HELD_OUT = 5  # one of so many training videos is held out where settings are chosen
 SETS = 4  # that share the part of a device's memory which is for data
 
 
@@ -52,7 +53,7 @@ class LabelledSet:
     labels: np.ndarray  # of every clip of the source, places in `classes`
     train: np.ndarray  # rows of the source
     test: np.ndarray
-    _near: dict[torch.device, Held | Stored] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _near: dict[torch.device, Held | Stored] = field(default_factory=dict, repr=False, compare=False)
 
     def footage(self, device: torch.device) -> Held | Stored:
         """All its videos: on the device, for all that is measured there, if they fit; else they are read in turn."""
@@ -60,6 +61,19 @@ class LabelledSet:
             stored = Stored(self.source, tuple(range(len(self.source))), device)
             self._near[device] = at_hand(stored, int(SHARE * memory_of(device)) // SETS)
         return self._near[device]
+
+    def held_out(self) -> LabelledSet:
+        """Only its training part, of which every fifth video, class by class, asks: to choose settings by."""
+        by_class = self.train[np.argsort(self.labels[self.train], kind="stable")]
+        asks = by_class[HELD_OUT - 1 :: HELD_OUT]
+        if not len(asks):
+            raise DataError(
+                f"'{self.name}' has too few videos to choose settings by",
+                where=str(self.source.folder),
+                expected=f"{HELD_OUT} training videos or more",
+                found=str(len(self.train)),
+            )
+        return replace(self, train=np.setdiff1d(self.train, asks), test=np.sort(asks))  # with its footage
 
 
 def labelled_set(name: str, source: Shards) -> LabelledSet:
