@@ -339,7 +339,7 @@ TABLES = {
             " with the same backbone, unless its row says otherwise",
             "probes are on standardised features. Fine-tuning: 60 epochs (30 on the playground) of the same clips and"
             " views; R3D by SGD as in the other tables, VideoMAE by AdamW as its authors do it. The rate is chosen for"
-            " each run among three, for all sets together, on a fifth of their training videos",
+            " each run among three, for all sets together, on a fifth of their training videos, in 20 epochs",
         ),
         claims=tuple(Claim("mae", "Speed", metric, ours=True) for metric in ("r1", "probe", "tune")),
         **{**COMMON, "scales": {name: _mae_scale(SCALES[name]) for name in ("smoke", "small")}},

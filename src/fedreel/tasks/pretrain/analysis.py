@@ -30,6 +30,7 @@ from fedreel.tasks.vision.evaluate.retrieval import SETS, LabelledSet, labelled_
 DOWNSTREAM = "downstream"  # beside the folder of the videos to learn from
 AT_ONCE = 64  # windows in one forward pass
 POINTS, RADIUS = 9, 0.5  # of a landscape; of the ball in which its rise is averaged
+TRIAL_EPOCHS = 5  # of fine-tuning where only some clips are taken, to see that everything runs
 LANDSCAPES = 3  # clients whose data a landscape is drawn on
 
 
@@ -223,7 +224,7 @@ def _measured(run: Path, measure: Callable[[Trial], Metrics]) -> Metrics:
 def _trials(run: Path) -> list[Trial]:
     loaded, recipe = opened(run)
     task, playground = _task(loaded), recipe.data.source == "playground"
-    how = recipe.seed, recipe.train.precision, playground
+    how = recipe.seed, recipe.train.precision, playground, TRIAL_EPOCHS if task.most else 0
     return [Trial(loaded.model, task, labelled, *how) for labelled in sets(recipe, task)]
 
 

@@ -115,6 +115,17 @@ def test_it_teaches_a_transformer_what_the_tuning_of_convolutions_does_not(tmp_p
     assert right[0] > 0.9 > right[1] + 0.2
 
 
+def test_what_a_transformer_is_searched_and_probed_by_is_the_mean_of_its_tokens_after_the_last_norm() -> None:
+    model: Any = TASK.model().eval()
+    clips = torch.randint(256, (2, 4, 16, 16, 3), dtype=torch.uint8)
+    with torch.no_grad():
+        shown = TASK._input(clips[:, :, 2:14, 2:14])
+        tokens = model.backbone.encoder(model.backbone.tokens(shown)).last_hidden_state
+        expected = model.backbone.layernorm(tokens).mean(1)
+        assert torch.allclose(TASK.embed(model, clips), expected, atol=1e-5)
+        assert TASK.embed(model, clips, "grid").shape == (2, 24 * 2 * 1 * 1)
+
+
 @pytest.mark.parametrize(("width", "playground", "epochs"), [(24, False, 60), (24, True, 30), (384, False, 150)])
 def test_small_transformers_are_tuned_as_long_as_small_convolutions_and_probed_on_standardised_vectors(
     width: int, playground: bool, epochs: int, monkeypatch: pytest.MonkeyPatch
@@ -131,12 +142,12 @@ def test_one_rate_for_all_sets_is_chosen_on_held_out_training_videos(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of three rates the first diverges, and the last is best on average, though not on the first set."""
-    asked: list[tuple[float, str, int]] = []
+    asked: list[tuple[int, int]] = []  # videos to learn from, and epochs
     worth = {("a", 0.01): 0.8, ("a", 0.03): 0.7, ("b", 0.01): 0.2, ("b", 0.03): 0.4}
 
     def tuned(trial: Trial, tuning: Any) -> float:
         rate, name = tuning.train.lr, trial.labelled.name
-        asked.append((rate, name, len(trial.labelled.train)))
+        asked.append((len(trial.labelled.train), tuning.train.epochs))
         if rate == 0.003:
             raise Diverged("training diverged")
         return worth[name, rate]
@@ -149,4 +160,4 @@ def test_one_rate_for_all_sets_is_chosen_on_held_out_training_videos(
     ]
     rate, found = measures.chosen_tunings([Trial(nn.Identity(), task, labelled) for labelled in sets])
     assert (rate, found) == (0.03, [{"tune": 0.7}, {"tune": 0.4}])
-    assert [seen for _, _, seen in asked] == [8] * 6 + [10] * 2
+    assert asked == [(8, 20)] * 6 + [(10, 60)] * 2

@@ -31,6 +31,7 @@ NEIGHBOURS = (1, 5, 20)
 FLIP, JITTER = 0.35, 0.2  # when fine-tuning
 PAPER_WIDTH, PAPER_BLOCKS = 64, 8  # of R3D-18
 PLAYGROUND_SHARE, SMALL_SHARE = 0.2, 0.4  # of the paper's epochs of fine-tuning: on the playground, of small networks
+CHOOSING_SHARE = 1 / 3  # of the epochs, where a rate is chosen
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def tunings(trial: Trial) -> Metrics:
 
 def chosen_tunings(trials: Sequence[Trial]) -> tuple[float, list[Metrics]]:
     """A rate of fine-tuning, and `tune` of each set with it: the best of those that there are for the backbone, by the
-    mean over the sets of top-1 on a part of the training videos that is not learned from meanwhile."""
+    mean over the sets of top-1 on a part of the training videos that is not learned from meanwhile, in a third of the
+    epochs."""
     apart = [replace(trial, labelled=trial.labelled.held_out()) for trial in trials]
     rates = tuning_of(trials[0].task).rates
     scores = [fmean(_score(trial, rate) for trial in apart) for rate in rates]
@@ -92,8 +94,9 @@ def chosen_tunings(trials: Sequence[Trial]) -> tuple[float, list[Metrics]]:
 
 
 def _score(trial: Trial, rate: float) -> float:
+    tuning = _at(_tuning(trial), rate)
     try:
-        return _tuned(trial, _at(_tuning(trial), rate))
+        return _tuned(trial, tuning.shortened(max(1, round(CHOOSING_SHARE * tuning.train.epochs))))
     except Diverged:
         return 0.0
 
