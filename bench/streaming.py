@@ -150,7 +150,7 @@ def measure(options: argparse.Namespace) -> None:
     config = TrainConfig(batch_size=BATCH, lr=0.01, weight_decay=1e-4, clip_norm=40.0, precision="bf16")
     clips = len(Shards.open(Path(options.place)))
     memory = 1e6 if options.way == "resident" else 1e-6
-    threads = patch("fedreel.tasks.pretrain.footage.by_processes", lambda stored: False)
+    threads = patch("fedreel.tasks.vision.footage.by_processes", lambda stored: False)
     with threads if options.way == "by threads" else nullcontext():
         seconds = federated(task, FedVSSL(), config, options.rounds, options.device, memory=memory)
         read = reading(task, options) if options.way != "resident" else {}

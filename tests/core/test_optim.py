@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedreel.config import TrainConfig
-from fedreel.core.optim import make_optimizer
+from fedreel.core.optim import Torch, make_optimizer
 from fedreel.core.training import clip, gradients, learning_rate
 from support.warm import run_python
 
@@ -107,6 +107,33 @@ def test_no_decay_is_respected(kind: Any, momentum: float) -> None:
     optimizer.step([torch.zeros_like(p) for p in net.parameters()])
     same = [torch.equal(p, q) for p, q in zip(net.parameters(), before)]
     assert same == [True, False, False, False]
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_a_parameter_may_have_a_rate_of_its_own(kind: Any) -> None:
+    a, b = model(), model()
+    for parameter in a[0].parameters():
+        parameter.rate_scale = 0.25
+    config = TrainConfig(optimizer=kind, momentum=0.9, weight_decay=0.1)
+    ours = make_optimizer(a.parameters(), config)
+    ours.reset(0.1)
+    groups: list[Any] = [{"params": [*b[0].parameters()], "lr": 0.025}, {"params": [*b[2].parameters()]}]
+    of_torch: Any = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}.get(kind)
+    own = {"momentum": 0.9} if of_torch is None else {"fused": True}
+    theirs = (of_torch or torch.optim.SGD)(groups, 0.1, weight_decay=0.1, **own)
+    train(a, ours.step, range(4))
+    train(b, lambda _: theirs.step(), range(4))
+    assert all(torch.allclose(p, q, atol=1e-7) for p, q in zip(a.parameters(), b.parameters()))
+
+
+def test_on_a_gpu_parameters_are_grouped_by_rate_and_decay() -> None:
+    net = model()
+    net[0].weight.rate_scale, net[2].bias.no_decay = 0.25, True
+    optimizer = Torch([*net.parameters()], TrainConfig(optimizer="adamw", weight_decay=0.1))
+    optimizer.reset(0.2)
+    rates = {id(p): (float(g["lr"]), g["weight_decay"]) for g in optimizer._inner.param_groups for p in g["params"]}
+    found = [rates[id(p)] for p in net.parameters()]
+    assert found == [pytest.approx(pair) for pair in [(0.05, 0.1), (0.2, 0.1), (0.2, 0.1), (0.2, 0.0)]]
 
 
 def test_schedules() -> None:

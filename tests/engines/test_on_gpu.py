@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedreel.config import TrainConfig
 from fedreel.core.task import Outputs
@@ -31,6 +32,17 @@ class Deep(Toy):
         for _ in range(self.layers):
             logits = logits.tanh()
         return Outputs(logits, logits)
+
+
+@dataclass(frozen=True)
+class Attending(Deep):
+    """What comes out of the layers attends to itself."""
+
+    def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
+        logits = super().forward(model, batch).logits
+        tokens = logits[None, None]
+        seen = F.scaled_dot_product_attention(tokens, tokens, tokens)[0, 0]
+        return Outputs(seen, seen)
 
 
 def test_operations_of_a_step_are_those_counted_by_hand(tmp_path: Path) -> None:
@@ -75,6 +87,21 @@ def test_small_steps_are_stacked_and_large_ones_made_side_by_side(
         assert engine.chosen == chosen
         assert engine.why.endswith(why)
         assert engine.why.startswith("a step is 2e-07 billion operations in ") or not why
+
+
+@pytest.mark.parametrize(
+    ("task", "chosen"),
+    [(Deep(layers=60), "vector"), (Attending(layers=60), "streams"), (Attending(layers=1), "vector")],
+)
+def test_small_steps_that_cannot_be_stacked_are_made_side_by_side_unless_they_are_brief(
+    tmp_path: Path, task: Deep, chosen: str
+) -> None:
+    worker = make_worker(tmp_path, FedAvg(), task)
+    before, random = worker.weights.clone(), torch.default_generator.get_state()
+    with closing(choose(worker, 3)) as engine:
+        assert engine.chosen == chosen
+    assert worker.weights.equal(before)
+    assert torch.equal(torch.default_generator.get_state(), random)
 
 
 def test_no_more_side_by_side_than_there_is_memory_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

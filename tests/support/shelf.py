@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedreel.core.abilities import Embeds
 from fedreel.data.shards import Shards
+from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, labelled_set
 
 
 def shelved(folder: Path, clips: Sequence[np.ndarray], labels: Sequence[str], splits: Sequence[str]) -> Shards:
@@ -35,6 +36,19 @@ def shelved(folder: Path, clips: Sequence[np.ndarray], labels: Sequence[str], sp
 def flat(value: int, frames: int = 4, side: int = 2) -> np.ndarray:
     """A clip of one grey."""
     return np.full((frames, side, side, 3), value, np.uint8)
+
+
+def bars(folder: Path, train: int = 24, test: int = 16) -> LabelledSet:
+    """A bright bar that stands upright, or lies, at random places of eight frames of 16 x 16 pixels."""
+    rng = np.random.default_rng(0)
+    clips, labels = [], []
+    for number in range(train + test):
+        clip = np.full((8, 16, 16, 3), 30, np.uint8)
+        at = int(rng.integers(4, 9))
+        clip[(slice(None), slice(None), slice(at, at + 4)) if number % 2 else (slice(None), slice(at, at + 4))] = 220
+        clips.append(clip)
+        labels.append("upright" if number % 2 else "lying")
+    return labelled_set("bars", shelved(folder, clips, labels, ["train"] * train + ["test"] * test))
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ class Optimizer(Protocol):
 
 
 def make_optimizer(params: Iterable[nn.Parameter], config: TrainConfig) -> Optimizer:
-    """The recipe's optimizer. A parameter with the attribute `no_decay` is spared the weight decay."""
+    """The recipe's optimizer. A parameter with the attribute `no_decay` is spared the weight decay; one with
+    `rate_scale` has so many times the rate."""
     trained = [p for p in params if p.requires_grad]
     if config.optimizer == "sgd":
         return SGD(trained, config)
@@ -83,6 +84,8 @@ class SGD:
         self.params = params
         self._data = [p.data for p in params]  # the same memory, outside autograd
         self._decayed = [i for i, p in enumerate(params) if not getattr(p, "no_decay", False)]
+        scales = [_scale(p) for p in params]
+        self._scales = scales if {*scales} != {1.0} else []
         self._momentum, self._nesterov, self._decay = config.momentum, config.nesterov, config.weight_decay
         self._buffers: list[Tensor] = []
         self.lr = config.lr
@@ -114,6 +117,8 @@ class SGD:
         self._go(move)
 
     def _go(self, move: list[Tensor]) -> None:
+        if self._scales:
+            move = list(torch._foreach_mul(move, self._scales))
         if self._rate is None:
             torch._foreach_add_(self._data, move, alpha=-self.lr)
         else:
@@ -139,10 +144,10 @@ class Adam:
         self.params, self.lr = params, config.lr
         self._data = [p.data for p in params]
         self._kernel = torch._fused_adam_ if config.optimizer == "adam" else torch._fused_adamw_
-        self._groups: dict[tuple[float, torch.dtype], list[int]] = {}  # by weight decay and dtype
+        self._groups: dict[tuple[float, float, torch.dtype], list[int]] = {}  # by weight decay, rate and dtype
         for i, p in enumerate(params):
             decay = 0.0 if getattr(p, "no_decay", False) else config.weight_decay
-            self._groups.setdefault((decay, p.dtype), []).append(i)
+            self._groups.setdefault((decay, _scale(p), p.dtype), []).append(i)
         self._slots: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def reset(self, lr: float) -> None:
@@ -151,7 +156,7 @@ class Adam:
             torch._foreach_zero_([t for slot in self._slots.values() for t in slot])
 
     def step(self, grads: Sequence[Tensor | None]) -> None:
-        for (decay, _), members in self._groups.items():
+        for (decay, scale, _), members in self._groups.items():
             moved = [(i, g.contiguous()) for i in members if (g := grads[i]) is not None]
             if not moved:
                 continue
@@ -165,7 +170,7 @@ class Adam:
                 [],
                 steps,
                 amsgrad=False,
-                lr=self.lr,
+                lr=self.lr * scale,
                 beta1=0.9,
                 beta2=0.999,
                 weight_decay=decay,
@@ -193,15 +198,18 @@ class Torch:
 
     def __init__(self, params: list[nn.Parameter], config: TrainConfig) -> None:
         self.params, self.lr = params, config.lr
-        plain = [p for p in params if not getattr(p, "no_decay", False)]
-        spared = [p for p in params if getattr(p, "no_decay", False)]
-        groups: list[dict] = (
-            [{"params": plain}, {"params": spared, "weight_decay": 0.0}] if spared else [{"params": plain}]
-        )
+        alike: dict[tuple[bool, float], list[nn.Parameter]] = {}
+        for p in sorted(params, key=lambda p: getattr(p, "no_decay", False)):
+            alike.setdefault((getattr(p, "no_decay", False), _scale(p)), []).append(p)
+        self._scales = [scale for _, scale in alike]
+        groups = [{"params": own, **({"weight_decay": 0.0} if spared else {})} for (spared, _), own in alike.items()]
         kind: Any = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
-        rate = torch.full((), config.lr, device=params[0].device)
+        rates = [torch.full((), config.lr * scale, device=params[0].device) for scale in self._scales]
         self._inner: torch.optim.Optimizer = kind(
-            groups, rate, weight_decay=config.weight_decay, fused=True, capturable=True
+            [{**group, "lr": rate} for group, rate in zip(groups, rates)],
+            weight_decay=config.weight_decay,
+            fused=True,
+            capturable=True,
         )
 
     def reset(self, lr: float) -> None:
@@ -209,11 +217,11 @@ class Torch:
         kept = [value for slot in self._inner.state.values() for value in slot.values()]
         if kept:
             torch._foreach_zero_(kept)
-        for group in self._inner.param_groups:
+        for group, scale in zip(self._inner.param_groups, self._scales):
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(lr)
+                group["lr"].fill_(lr * scale)
             else:
-                group["lr"] = lr
+                group["lr"] = lr * scale
 
     def step(self, grads: Sequence[Tensor | None]) -> None:
         for p, g in zip(self.params, grads):
@@ -240,3 +248,7 @@ class Torch:
 
 def _on_gpu(params: Sequence[nn.Parameter]) -> bool:
     return bool(params) and params[0].is_cuda
+
+
+def _scale(parameter: nn.Parameter) -> float:
+    return float(getattr(parameter, "rate_scale", 1.0))

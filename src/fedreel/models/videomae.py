@@ -101,6 +101,13 @@ class VideoMAE(Backbone):
         self.embeddings.position_embeddings = None  # theirs stays on the host
         self.register_buffer("positions", position_table(grid, self.out_channels), persistent=False)
 
+    def drop_paths(self, share: float) -> None:
+        """In training, leave out what a layer's attention and what its other part add, each for some of the clips: for
+        this share of them in the last layer, for none in the first, evenly between (stochastic depth)."""
+        layers: Any = self.encoder.layer
+        for layer, own in zip(layers, torch.linspace(0, share, len(layers)).tolist()):
+            layer.attention.output.dropout, layer.output.dropout = DropPath(own), DropPath(own)
+
     def features(self, x: Tensor) -> Tensor:
         return self._encoded(self.tokens(x)).transpose(1, 2).unflatten(2, self.grid)
 
@@ -116,6 +123,20 @@ class VideoMAE(Backbone):
     def _encoded(self, tokens: Tensor) -> Tensor:
         found = self.encoder(tokens).last_hidden_state
         return found if self.layernorm is None else self.layernorm(found)
+
+
+class DropPath(nn.Module):
+    """In training nothing, for a share of the samples, and as much more of the others that the mean stays."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or not self.share:
+            return x
+        stays = torch.rand(len(x), *(1,) * (x.dim() - 1), device=x.device) >= self.share
+        return x * (stays / (1 - self.share)).to(x.dtype)
 
 
 class Decoder(nn.Module):

@@ -12,7 +12,7 @@ from fnmatch import fnmatch
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Self
 
 from fedreel.config import load_recipe
 from fedreel.errors import RecipeError, RunError, nearest
@@ -23,6 +23,7 @@ from fedreel.reproduce.cells import Cell, cell_names, metrics_of, why_diverged
 from fedreel.reproduce.choose import UNCHOSEN, Choice, Try, check_unset, in_words, knows, narrowed, note
 from fedreel.reproduce.claims import in_words as in_one_line
 from fedreel.reproduce.claims import judged
+from fedreel.reproduce.equal_time import model_of, round_seconds, rounds_within, timing, to_time
 from fedreel.reproduce.kept import Kept, Line, line_of, open_kept
 from fedreel.reproduce.spec import Choose, Metrics, Row, Scale, Table
 from fedreel.reproduce.twins import check_apart
@@ -51,6 +52,7 @@ def reproduce(
     sweeps = wanted(system, *tables, scale=scale, data=data, out=out, rows=rows, seeds=seeds, over=set or {})
     kept = open_kept(cells, data) if cells else None
     out.mkdir(parents=True, exist_ok=True)
+    sweeps = _in_time(sweeps, device, kept)
     sweeps = _chosen(sweeps, device, jobs, kept)
     asked: dict[Path, Cell] = {}
     shown: dict[Path, list[Sweep]] = {}
@@ -131,6 +133,16 @@ def _share_cores(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
+def _in_time(sweeps: Sequence[Sweep], device: str, kept: Kept | None) -> list[Sweep]:
+    """The sweeps, their rows with as many rounds as fit into the time they are to take. They are timed one by one: what
+    is run side by side is slower by as much as the others take."""
+    timings = [sweep.timing(row) for sweep in sweeps for row in sweep.to_time()]
+    cells = [*{cell.folder: cell for cell in timings}.values()]
+    for number, cell in enumerate(_each(cells, device, 1, kept), 1):
+        print(f"[{number}/{len(cells)}] {cell.name}: timed", file=sys.stderr, flush=True)
+    return [sweep.in_time() for sweep in sweeps]
+
+
 def _chosen(sweeps: Sequence[Sweep], device: str, jobs: int, kept: Kept | None) -> list[Sweep]:
     """The sweeps, their rows with the best settings of their grids."""
     tries = [cell for sweep in sweeps for row in sweep.rows for cell in sweep.tries(row)]
@@ -154,6 +166,40 @@ class Sweep:
     data: Path | None
     only: str = ""  # the text by which its rows were picked
     choices: Mapping[str, Choice] = field(default_factory=dict)  # by the rows' labels
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of a round, of rows that were timed; likewise
+
+    def to_time(self) -> list[Row]:
+        """The rows whose rounds are timed before the others are run."""
+        given = "round.rounds" in self.size.over
+        return to_time(self.rows, self.spec.rows_for(self.data)) if self.size.timed and not given else []
+
+    def timing(self, row: Row) -> Cell:
+        """What is run to know how long a round of the row takes."""
+        settings = {**_settings(self.spec, self.size, row, 0), **timing(self.size.timed)}
+        folder, key = self._names(row, settings, 0)
+        return Cell(row.label, 0, self.size.recipe, settings, folder, key, None, (round_seconds,))
+
+    def in_time(self) -> Self:
+        """With as many rounds for every row as fit into its time, once all are timed."""
+        timed = {row.label: self.timing(row).folder for row in (*self.rows, *self.to_time())} if self.to_time() else {}
+        found = {label: metrics_of(folder, (round_seconds,)) for label, folder in timed.items()}
+        seconds = {label: metrics["round seconds"] for label, metrics in found.items() if metrics}
+        rows = []
+        for row in self.rows:
+            if row.as_long_as and seconds:
+                other = model_of(row, self.spec.rows_for(self.data))
+                rounds = _settings(self.spec, self.size, other, 0)["round.rounds"]
+                rounds = rounds_within(rounds, seconds[other.label], seconds[row.label])
+                row = replace(row, settings={**row.settings, "round.rounds": rounds})
+            rows.append(row)
+        return replace(self, rows=tuple(rows), seconds=seconds)
+
+    def _time_of(self, row: Row) -> Metrics:
+        """What a round of the row took when it was timed, if it was, and all its rounds by that."""
+        if row.label not in self.seconds:
+            return {}
+        rounds, each = _settings(self.spec, self.size, row, 0)["round.rounds"], self.seconds[row.label]
+        return {"round seconds": each, "rounds": float(rounds), "seconds": rounds * each}
 
     def tries(self, row: Row) -> list[Cell]:
         """What is run to choose the row's settings; nothing where there is no choice."""
@@ -228,6 +274,8 @@ class Sweep:
                 more = spec.relate([(row, self.cell(row, seed).folder) for row in done]) if done else []
                 for row, added in zip(done, more):
                     found[id(row)][i] |= added
+        for row in self.rows:
+            found[id(row)] = [cell | self._time_of(row) if cell else cell for cell in found[id(row)]]
         names = _names(spec.metrics, [cell for row in found.values() for cell in row])
         rows, lost = [], []
         for row in self.rows:

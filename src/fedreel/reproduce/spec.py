@@ -28,6 +28,7 @@ class Row:
     usual: Mapping[str, Any] = field(default_factory=dict)  # settings that fit its data but do not make it what it is
     untouched: tuple[str, ...] = ()  # settings that it leaves as they are, and that make it what it is
     run_as: str = ""  # the name of a row of another table that has the same settings: its cells are this row's, too
+    as_long_as: str = ""  # the label of another row: it has as many rounds as fit into the time of that one's
 
     @property
     def label(self) -> str:
@@ -89,6 +90,7 @@ class Scale:
     over: Mapping[str, Any] = field(default_factory=dict)
     choose: Choose | None = None  # on the playground
     choose_given: Choose | None = None  # on given data: on their validation part
+    timed: int = 0  # rounds by which rows are timed that are to be as long as others; 0: they have the rounds they have
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 tf = pytest.importorskip("transformers", reason="the extra hf is not installed")
 
@@ -109,6 +111,39 @@ def test_it_learns() -> None:
         optimiser.step()
         losses.append(float(loss))
     assert losses[-1] < 0.9 * losses[0]
+
+
+class Asked(TorchDispatchMode):
+    """Operations that wait for the device: what they do, or the size of what they give, depends on values."""
+
+    waits = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero", "equal", "lift_fresh")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        by_mask = name.startswith("index") and any(t is not None and t.dtype == torch.bool for t in _indices(args))
+        if name in self.waits or by_mask:
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def _indices(args: Any) -> Any:
+    return args[1] if len(args) > 1 and isinstance(args[1], list | tuple) else ()
+
+
+def test_a_step_can_be_recorded_it_never_waits_for_the_device() -> None:
+    clips = torch.randint(0, 256, (3, 4, 36, 36, 3), dtype=torch.uint8)
+    model = TASK.model()
+    with Asked() as asks:
+        question = TASK.augment((clips,))
+        TASK.loss(TASK.forward(model, question), question).backward()
+    assert asks.found == []
+    with Asked() as asks:  # transformers' own way to choose tokens
+        torch.zeros(2, 3)[torch.tensor([[True, False, True]] * 2)]
+    assert asks.found
 
 
 def test_what_does_not_fit_is_refused_before_any_data_are_read() -> None:

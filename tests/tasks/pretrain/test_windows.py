@@ -18,9 +18,9 @@ from fedreel.errors import DataError
 from fedreel.media.video import write
 from fedreel.runs.reading import read_metrics
 from fedreel.runs.run import load, run
-from fedreel.tasks.pretrain import footage
 from fedreel.tasks.pretrain.pretexts import clamped, placed
 from fedreel.tasks.pretrain.windows import WindowPopulation, Windows
+from fedreel.tasks.vision import footage
 from fedreel.tasks.vision.clips import open_clips
 from support.shelf import shelved
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -13,7 +14,6 @@ from torch import nn
 from fedreel.config import DataConfig, Recipe, load_recipe
 from fedreel.core.state import PrivateStore
 from fedreel.core.task import Examples
-from fedreel.data.shards import Shards
 from fedreel.errors import DataError, RunError
 from fedreel.machine.device import pick_device
 from fedreel.metrics.landscape import landscape, sharpness
@@ -25,11 +25,12 @@ from fedreel.tasks.pretrain.task import Pretrain
 from fedreel.tasks.vision.clips import open_clips
 from fedreel.tasks.vision.evaluate import measures
 from fedreel.tasks.vision.evaluate.measures import Metrics, Trial
-from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, labelled_set, retrieval
+from fedreel.tasks.vision.evaluate.retrieval import SETS, LabelledSet, labelled_set, retrieval
 
 DOWNSTREAM = "downstream"  # beside the folder of the videos to learn from
 AT_ONCE = 64  # windows in one forward pass
 POINTS, RADIUS = 9, 0.5  # of a landscape; of the ball in which its rise is averaged
+TRIAL_EPOCHS = 5  # of fine-tuning where only some clips are taken, to see that everything runs
 LANDSCAPES = 3  # clients whose data a landscape is drawn on
 
 
@@ -62,6 +63,15 @@ def probes(run: Path) -> Metrics:
 def tunings(run: Path) -> Metrics:
     """`tune`: top-1 after fine-tuning, in the run's precision."""
     return _measured(run, measures.tunings)
+
+
+def chosen_tunings(run: Path) -> Metrics:
+    """`tune` likewise, with a rate that is chosen for this run, the `tune rate`: one for all sets, on a part of their
+    training videos."""
+    trials = _trials(run)
+    rate, found = measures.chosen_tunings(trials)
+    by_set = {trial.labelled.name: metrics for trial, metrics in zip(trials, found)}
+    return {"tune rate": rate} | _means(by_set)
 
 
 def perturbations(run: Path) -> Metrics:
@@ -143,9 +153,9 @@ def passes(run: Path) -> float:
     return epochs * taken / everyone
 
 
-def cost(run: Path) -> Metrics:
-    """`seconds` that the rounds of training took, on whatever machine that was, and `passes` over the data."""
-    return {"seconds": sum(record["seconds"] for record in read_metrics(run, "train")), "passes": passes(run)}
+def learned_from(run: Path) -> Metrics:
+    """`passes` over the data."""
+    return {"passes": passes(run)}
 
 
 def pretext_curve(run: Path) -> dict[int, float]:
@@ -161,7 +171,10 @@ def rounds_to(curve: dict[int, float], target: float) -> int | None:
 
 def over_sets(found: Iterable[LabelledSet], measure: Callable[[LabelledSet], Metrics]) -> Metrics:
     """What is measured on each set: means over them and, where there are several, each as `NAME/SET`."""
-    by_set = {labelled.name: measure(labelled) for labelled in found}
+    return _means({labelled.name: measure(labelled) for labelled in found})
+
+
+def _means(by_set: Mapping[str, Metrics]) -> Metrics:
     names = next(iter(by_set.values()))
     means = {name: fmean(one[name] for one in by_set.values()) for name in names}
     if len(by_set) == 1:
@@ -175,11 +188,13 @@ def sets(recipe: Recipe, task: Pretrain) -> list[LabelledSet]:
     if recipe.data.source == "playground":
         return [labelled_set("actions", open_clips(recipe.data, task.side, most=task.most))]
     folders = downstream_folders(Path(recipe.data.source).parent)
+    return [_set_in(folder, task.side, task.most) for folder in folders]
 
-    def shown(folder: Path) -> Shards:
-        return open_clips(DataConfig(source=str(folder)), task.side, "task.stored", task.most)
 
-    return [labelled_set(folder.name, shown(folder)) for folder in folders]
+@lru_cache(SETS)
+def _set_in(folder: Path, side: int, most: int) -> LabelledSet:
+    """The same for all that is measured of all runs, with its videos wherever they were brought."""
+    return labelled_set(folder.name, open_clips(DataConfig(source=str(folder)), side, "task.stored", most))
 
 
 def downstream_folders(data: Path) -> list[Path]:
@@ -203,13 +218,14 @@ def opened(run: Path) -> tuple[Loaded, Recipe]:
 
 def _measured(run: Path, measure: Callable[[Trial], Metrics]) -> Metrics:
     """One of the measures that `fedreel evaluate` has, on the downstream sets."""
+    return _means({trial.labelled.name: measure(trial) for trial in _trials(run)})
+
+
+def _trials(run: Path) -> list[Trial]:
     loaded, recipe = opened(run)
     task, playground = _task(loaded), recipe.data.source == "playground"
-
-    def on(labelled: LabelledSet) -> Metrics:
-        return measure(Trial(loaded.model, task, labelled, recipe.seed, recipe.train.precision, playground))
-
-    return over_sets(sets(recipe, task), on)
+    how = recipe.seed, recipe.train.precision, playground, TRIAL_EPOCHS if task.most else 0
+    return [Trial(loaded.model, task, labelled, *how) for labelled in sets(recipe, task)]
 
 
 def _task(loaded: Loaded) -> Pretrain:

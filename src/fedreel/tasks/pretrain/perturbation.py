@@ -32,7 +32,7 @@ def perturbed_retrieval(
     labels = [among.labels[rows].tolist() for rows in parts]
 
     def first_hits(_: nn.Module) -> float:  # the backbone is the model's own, changed in place
-        found = [video_features(model, task, among.source, rows, pooling) for rows in parts]
+        found = [video_features(model, task, among, rows, pooling) for rows in parts]
         gallery, queries = map(torch.nan_to_num, found)  # much noise on many layers can be too much for a float
         return recall_at(gallery, labels[0], queries, labels[1], 1)[1]
 

@@ -14,8 +14,8 @@ from fedreel.config import DataConfig
 from fedreel.core.task import Streamable, Tensors
 from fedreel.data.shards import Shards
 from fedreel.machine.device import sent
-from fedreel.tasks.pretrain.footage import Held, Stored
 from fedreel.tasks.vision.clips import HeldClips
+from fedreel.tasks.vision.footage import Held, Stored
 
 
 class Picks(Protocol):

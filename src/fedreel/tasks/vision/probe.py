@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
 import torch
@@ -40,12 +41,21 @@ def probe(clips: Tensor, labels: Tensor, classes: int, config: TrainConfig = PRO
     return classifier.eval()
 
 
-def train_epochs(model: nn.Module, task: Objective, examples: Examples, config: TrainConfig, seed: int) -> None:
-    """All epochs, those with the same rate in one go; the optimizer's state goes on from one rate to the next."""
+def train_epochs(
+    model: nn.Module,
+    task: Objective,
+    examples: Examples,
+    config: TrainConfig,
+    seed: int,
+    rates: Sequence[float] | None = None,
+) -> None:
+    """All epochs, those with the same rate in one go; the optimizer's state goes on from one rate to the next. The
+    rates are those of the config, or one for every epoch."""
+    rates = rates or [learning_rate(config, epoch, config.epochs) for epoch in range(1, config.epochs + 1)]
     optimizer = make_optimizer(model.parameters(), config)
     generator = torch.Generator().manual_seed(seed)
     recorder = Recorder() if config.cuda_graph and next(model.parameters()).device.type == "cuda" else None
-    for rate, some in groupby(learning_rate(config, epoch, config.epochs) for epoch in range(1, config.epochs + 1)):
+    for rate, some in groupby(rates):
         kept = optimizer.state()
         optimizer.reset(rate)
         optimizer.restore(kept)
@@ -57,11 +67,13 @@ def train_epochs(model: nn.Module, task: Objective, examples: Examples, config: 
 class Labelled:
     """Batches whose second part is the labels."""
 
+    smoothing: float = 0.0
+
     def augment(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return batch
 
     def loss(self, outputs: Outputs, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return F.cross_entropy(outputs.logits, batch[1])
+        return F.cross_entropy(outputs.logits, batch[1], label_smoothing=self.smoothing)
 
 
 class _Probed(Labelled):

@@ -149,9 +149,9 @@ def test_fine_tuning_is_shorter_for_small_networks_and_on_the_playground(
     monkeypatch.setattr(measures, "top1", lambda *args: 0.5)
     task = Pretrain(backbone=small_r3d(width=width, blocks=(2, 2, 2, 2)), size=112)
     assert measures.tunings(Trial(nn.Identity(), task, None, 5, "bf16", playground, asked)) == {"tune": 0.5}  # type: ignore[arg-type]
-    ((_, _, _, views, config, seed),) = calls
-    assert (config.epochs, config.precision, seed) == (epochs, "bf16", 5)
-    assert config.milestones == (round(0.4 * epochs), round(0.8 * epochs))
+    ((_, _, _, views, tuning, seed),) = calls
+    assert (tuning.train.epochs, tuning.train.precision, seed) == (epochs, "bf16", 5)
+    assert tuning.train.milestones == (round(0.4 * epochs), round(0.8 * epochs))
     assert (views.size, views.scales, views.flip) == (112, task.scales, flip)
 
 

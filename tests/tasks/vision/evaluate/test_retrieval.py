@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedreel.errors import DataError
 from fedreel.tasks.vision.evaluate import retrieval as module
 from fedreel.tasks.vision.evaluate.retrieval import in_ten_parts, labelled_set, retrieval, ten_clips, video_features
+from fedreel.tasks.vision.footage import Stored
 from support.shelf import Known, flat, shelved
 
 MODEL = nn.Linear(1, 1)
@@ -24,12 +25,16 @@ def numbered(folder: Path, *lengths: int) -> module.Shards:
     return shelved(folder, clips, ["a"] * len(clips), ["train"] * len(clips))
 
 
+def stored(folder: Path, *lengths: int) -> Stored:
+    return Stored(numbered(folder, *lengths), tuple(range(len(lengths))), torch.device("cpu"))
+
+
 def shown(clips: Tensor) -> list:
     return clips[..., 0, 0, 0].tolist()
 
 
 def test_ten_clips_have_their_centres_evenly_from_end_to_end(tmp_path: Path) -> None:
-    (clips,) = ten_clips(numbered(tmp_path / "s", 100), [0], 16)
+    (clips,) = ten_clips(stored(tmp_path / "s", 100), [0], 16)
     assert clips.shape == (1, 10, 16, 1, 1, 3)
     centres = [seen[0] + 8 for seen in shown(clips)[0]]
     assert centres == pytest.approx(np.linspace(8, 92, 10), abs=0.5)
@@ -39,30 +44,32 @@ def test_ten_clips_have_their_centres_evenly_from_end_to_end(tmp_path: Path) -> 
 
 def test_clips_for_classifiers_begin_in_the_middle_of_ten_equal_parts(tmp_path: Path) -> None:
     """Of 27 frames, 4 with a stride of 2 can begin at 20 places: parts of two, of which the later is the middle."""
-    (clips,) = ten_clips(numbered(tmp_path / "s", 27), [0], 4, in_ten_parts)
+    (clips,) = ten_clips(stored(tmp_path / "s", 27), [0], 4, in_ten_parts)
     assert shown(clips)[0] == [[at, at + 2, at + 4, at + 6] for at in range(1, 20, 2)]
 
 
 def test_clips_for_classifiers_stand_still_at_the_end_of_a_short_video(tmp_path: Path) -> None:
-    (clips,) = ten_clips(numbered(tmp_path / "s", 4), [0], 4, in_ten_parts)
+    (clips,) = ten_clips(stored(tmp_path / "s", 4), [0], 4, in_ten_parts)
     assert shown(clips)[0] == [[0, 2, 3, 3]] * 10
 
 
 def test_a_short_video_stands_still_at_its_end(tmp_path: Path) -> None:
-    (clips,) = ten_clips(numbered(tmp_path / "s", 3), [0], 5)
+    (clips,) = ten_clips(stored(tmp_path / "s", 3), [0], 5)
     assert shown(clips)[0] == [[0, 1, 2, 2, 2]] * 10
 
 
 def test_a_video_s_vector_is_the_mean_over_its_ten_clips_however_many_are_seen_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = numbered(tmp_path / "s", 21, 12, 30)
+    lengths = (21, 12, 30, 5)
+    clips = [np.arange(n, dtype=np.uint8)[:, None, None, None].repeat(3, 3) for n in lengths]
+    among = labelled_set("four", shelved(tmp_path / "s", clips, ["a"] * 4, ["train"] * 3 + ["test"]))
     task = Known(lambda grey: torch.stack([grey, grey**2], dim=1), frames=3)
-    starts = [np.linspace(0, n - 3, 10).round() for n in (21, 12, 30)]
+    starts = [np.linspace(0, n - 3, 10).round() for n in lengths[:3]]
     expected = [[s.mean(), (s**2).mean()] for s in starts]
-    assert video_features(MODEL, task, source, [0, 1, 2]).tolist() == pytest.approx(np.array(expected))
+    assert video_features(MODEL, task, among, [0, 1, 2]).tolist() == pytest.approx(np.array(expected))
     monkeypatch.setattr(module, "AT_ONCE", 2)
-    assert video_features(MODEL, task, source, [2, 0]).tolist() == pytest.approx(np.array(expected)[[2, 0]])
+    assert video_features(MODEL, task, among, [2, 0]).tolist() == pytest.approx(np.array(expected)[[2, 0]])
 
 
 def greys(folder: Path, labels: list[int], queries: int, values: list[int] | None = None) -> module.LabelledSet:

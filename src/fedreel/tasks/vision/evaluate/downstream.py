@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -14,25 +15,18 @@ from torch import Tensor, nn
 from fedreel.config import TrainConfig
 from fedreel.core.abilities import Embeds
 from fedreel.core.task import Outputs, Tensors
-from fedreel.data.shards import Shards
-from fedreel.machine.device import seeded
+from fedreel.machine.device import seeded, sent
 from fedreel.models.backbone import Backbone
 from fedreel.models.classifier import Classifier
 from fedreel.models.tune import tune_all
 from fedreel.tasks.vision.clip_views import Views
 from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, Places, clip_features, in_ten_parts, ten_clips
-from fedreel.tasks.vision.probe import DROPOUT, PROBE, Labelled, probe, train_epochs
+from fedreel.tasks.vision.evaluate.tuning import CONVOLUTIONAL, Tuning, new_classifier
+from fedreel.tasks.vision.footage import Cut, Held, Stored
+from fedreel.tasks.vision.probe import PROBE, Labelled, probe, train_epochs
 
-TUNE = replace(PROBE, epochs=150, milestones=(60, 120))
 STRIDE = 2  # clips are of every second frame
 FIRST_STD = 0.001  # of a classifier's first weights
-
-
-def shortened(config: TrainConfig, epochs: int) -> TrainConfig:
-    """The same training in so many epochs, with the rate falling at the same shares of it."""
-    return replace(
-        config, epochs=epochs, milestones=tuple(round(m * epochs / config.epochs) for m in config.milestones)
-    )
 
 
 def linear_probe(
@@ -49,8 +43,8 @@ def linear_probe(
     every epoch, so the classifier learns from the vectors of ten clips, one of each video in an epoch. What is left out
     of the paper's protocol is the augmentation of these clips. To `standardise` vectors is one more linear map, with
     which the rate fits networks whose vectors are small, too."""
-    source, rows = labelled.source, (labelled.train, labelled.test)
-    train, test = (torch.cat([*clip_features(model, task, source, which, places=places)]) for which in rows)
+    rows = (labelled.train, labelled.test)
+    train, test = (torch.cat([*clip_features(model, task, labelled, which, places=places)]) for which in rows)
     if standardise:
         mean, spread = train.mean(dim=(0, 1)), train.std(dim=(0, 1)) + 1e-6
         train, test = (train - mean) / spread, (test - mean) / spread
@@ -66,7 +60,7 @@ def fine_tune(
     task: Embeds,
     labelled: LabelledSet,
     views: Views,
-    config: TrainConfig = TUNE,
+    tuning: Tuning = CONVOLUTIONAL,
     seed: int = 0,
     stride: int = STRIDE,
 ) -> Classifier:
@@ -76,9 +70,10 @@ def fine_tune(
     with seeded(seed, device):
         backbone = cast(Backbone, copy.deepcopy(model.backbone))
         tune_all(backbone)
-        classifier = Classifier(backbone, len(labelled.classes), DROPOUT, std=FIRST_STD).to(device)
-        examples = RandomClips(labelled.source, labelled.train, labelled.labels, task.frames, stride, device)
-        train_epochs(classifier, _Tuned(task, views), examples, config, seed)
+        classifier = new_classifier(backbone, len(labelled.classes), FIRST_STD, tuning).to(device)
+        examples = RandomClips(labelled.footage(device), labelled.train, labelled.labels, task.frames, stride)
+        tuned = _Tuned(task, views, tuning.smoothing)
+        train_epochs(classifier, tuned, examples, tuning.train, seed, tuning.by_epoch())
     return classifier.eval()
 
 
@@ -88,8 +83,8 @@ def top1(classifier: Classifier, task: Embeds, labelled: LabelledSet, places: Pl
     device = next(classifier.parameters()).device
     found = []
     with torch.no_grad():
-        for clips in ten_clips(labelled.source, labelled.test, task.frames, places):
-            features = task.embed(classifier, clips.flatten(0, 1).to(device))
+        for clips in ten_clips(labelled.footage(device), labelled.test, task.frames, places):
+            features = task.embed(classifier, clips.flatten(0, 1))
             found.append(classifier.classify(features)[1].unflatten(0, clips.shape[:2]).mean(dim=1))
     return _share_right(torch.cat(found), torch.from_numpy(labelled.labels[labelled.test]).to(device))
 
@@ -100,6 +95,7 @@ class _Tuned(Labelled):
 
     base: Embeds
     views: Views
+    smoothing: float = 0.0
 
     def augment(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return self.views.random(batch[0]), batch[1]
@@ -110,36 +106,45 @@ class _Tuned(Labelled):
 
 @dataclass(frozen=True)
 class RandomClips:
-    """Of each video `frames` frames, `stride` apart, from a random place and in a random square, read from disk when
-    their turn comes: a set may be larger than memory."""
+    """Of each video `frames` frames, `stride` apart, from a random place and in a random square. Batches are the same
+    wherever the videos lie."""
 
-    source: Shards
+    footage: Held | Stored
     rows: np.ndarray
-    labels: np.ndarray  # of the whole source
+    labels: np.ndarray  # of the whole footage
     frames: int
     stride: int
-    device: torch.device
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def resident(self) -> bool:
+        return isinstance(self.footage, Held)
+
     def to(self, device: torch.device) -> RandomClips:
-        return replace(self, device=device)
+        assert device == self.footage.device
+        return self
 
     def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        lengths = torch.tensor([self.source.clips[i].frames for i in self.rows])
+        shapes = self._shapes
+        lengths = torch.tensor([shapes[i][0] for i in self.rows])
         spare = (lengths - (self.frames - 1) * self.stride - 1).clamp(min=0)
         starts = torch.minimum((torch.rand(len(spare), generator=generator) * (spare + 1)).long(), spare)
         place = torch.rand(len(spare), generator=generator)  # of the square, along the longer side
-        for rows, begin, share in Tensors((torch.from_numpy(self.rows), starts, place)).batches(size, generator):
-            clips = np.stack([self._clip(*one) for one in zip(rows.tolist(), begin.tolist(), share.tolist())])
-            labels = torch.from_numpy(self.labels[rows.numpy()])
-            yield torch.from_numpy(clips).to(self.device), labels.to(self.device)
+        times = torch.minimum(starts[:, None] + self.stride * torch.arange(self.frames), lengths[:, None] - 1)
+        groups = [*Tensors((torch.from_numpy(self.rows), times, place)).batches(size, generator)]
+        cuts = ([self._cut(*one) for one in zip(rows.tolist(), seen, at.tolist())] for rows, seen, at in groups)
+        for (rows, _, _), clips in zip(groups, self.footage.read(cuts)):
+            yield clips, sent(torch.from_numpy(self.labels[rows.numpy()]), self.footage.device)
 
-    def _clip(self, i: int, start: int, share: float) -> np.ndarray:
-        clip, side = self.source.clips[i], self.source.side
-        top, left = (min(int(share * (length - side + 1)), length - side) for length in (clip.height, clip.width))
-        return self.source.frames(i, start + self.stride * np.arange(self.frames), (top, left))
+    def _cut(self, row: int, times: Tensor, share: float) -> Cut:
+        side, (_, *sides) = self.footage.side, self._shapes[row]
+        return row, times, [min(int(share * (length - side + 1)), length - side) for length in sides]
+
+    @cached_property
+    def _shapes(self) -> list[tuple[int, int, int]]:
+        return self.footage.shapes
 
 
 def _share_right(logits: Tensor, truth: Tensor) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 from types import MappingProxyType
 from typing import Literal
 
@@ -12,13 +13,16 @@ import torch
 from torch import nn
 
 from fedreel.core.abilities import Embeds
+from fedreel.errors import Diverged
 from fedreel.metrics.calibration import binned, expected_calibration_error
 from fedreel.metrics.neighbours import knn_accuracy, recall_at
 from fedreel.models.r3d import R3DConfig
+from fedreel.models.transformer import TransformerConfig
 from fedreel.tasks.vision.clip_views import Views
 from fedreel.tasks.vision.contrast import Contrasting
-from fedreel.tasks.vision.evaluate.downstream import TUNE, fine_tune, linear_probe, shortened, top1
+from fedreel.tasks.vision.evaluate.downstream import fine_tune, linear_probe, top1
 from fedreel.tasks.vision.evaluate.retrieval import KS, Compared, LabelledSet, compared, retrieval
+from fedreel.tasks.vision.evaluate.tuning import Tuning, is_transformer, tuning_of
 
 Metrics = dict[str, float]
 
@@ -27,6 +31,7 @@ NEIGHBOURS = (1, 5, 20)
 FLIP, JITTER = 0.35, 0.2  # when fine-tuning
 PAPER_WIDTH, PAPER_BLOCKS = 64, 8  # of R3D-18
 PLAYGROUND_SHARE, SMALL_SHARE = 0.2, 0.4  # of the paper's epochs of fine-tuning: on the playground, of small networks
+CHOOSING_SHARE = 1 / 3  # of the epochs, where a rate is chosen
 
 
 @dataclass(frozen=True)
@@ -66,21 +71,54 @@ def neighbours(trial: Trial) -> Metrics:
 
 
 def probes(trial: Trial) -> Metrics:
-    """`probe`: top-1 of a linear classifier on the frozen backbone; of smaller networks than the paper's, vectors are
-    standardised."""
-    standardise = _smaller(trial.task)
+    """`probe`: top-1 of a linear classifier on the frozen backbone; of transformers, as MAE's authors do it, and of
+    smaller networks than the paper's, vectors are standardised."""
+    standardise = is_transformer(trial.task) or _smaller(trial.task)
     return {"probe": linear_probe(trial.model, trial.task, trial.labelled, seed=trial.seed, standardise=standardise)}
 
 
 def tunings(trial: Trial) -> Metrics:
-    """`tune`: top-1 after fine-tuning, in the run's precision. On the playground, and of smaller networks than the
-    paper's, for a part of its epochs; clips are not mirrored on the playground: that changes what they show."""
-    share = PLAYGROUND_SHARE if trial.playground else SMALL_SHARE if _smaller(trial.task) else 1.0
-    config = replace(shortened(TUNE, trial.epochs or round(share * TUNE.epochs)), precision=trial.precision)
+    """`tune`: top-1 after fine-tuning as it fits the backbone, in the run's precision."""
+    return {"tune": _tuned(trial, _tuning(trial))}
+
+
+def chosen_tunings(trials: Sequence[Trial]) -> tuple[float, list[Metrics]]:
+    """A rate of fine-tuning, and `tune` of each set with it: the best of those that there are for the backbone, by the
+    mean over the sets of top-1 on a part of the training videos that is not learned from meanwhile, in a third of the
+    epochs."""
+    apart = [replace(trial, labelled=trial.labelled.held_out()) for trial in trials]
+    rates = tuning_of(trials[0].task).rates
+    scores = [fmean(_score(trial, rate) for trial in apart) for rate in rates]
+    best = rates[scores.index(max(scores))]
+    return best, [{"tune": _tuned(trial, _at(_tuning(trial), best))} for trial in trials]
+
+
+def _score(trial: Trial, rate: float) -> float:
+    tuning = _at(_tuning(trial), rate)
+    try:
+        return _tuned(trial, tuning.shortened(max(1, round(CHOOSING_SHARE * tuning.train.epochs))))
+    except Diverged:
+        return 0.0
+
+
+def _tuned(trial: Trial, tuning: Tuning) -> float:
+    """Clips are not mirrored on the playground: that changes what they show."""
     size, scales = trial.task.crops
     views = Views(size, scales, 0.0 if trial.playground else FLIP, JITTER)
-    classifier = fine_tune(trial.model, trial.task, trial.labelled, views, config, trial.seed)
-    return {"tune": top1(classifier, trial.task, trial.labelled)}
+    classifier = fine_tune(trial.model, trial.task, trial.labelled, views, tuning, trial.seed)
+    return top1(classifier, trial.task, trial.labelled)
+
+
+def _tuning(trial: Trial) -> Tuning:
+    """On the playground, and of smaller networks than the published ones, for a part of the paper's epochs."""
+    share = PLAYGROUND_SHARE if trial.playground else SMALL_SHARE if _smaller(trial.task) else 1.0
+    tuning = tuning_of(trial.task)
+    tuning = tuning.shortened(trial.epochs or round(share * tuning.train.epochs))
+    return replace(tuning, train=replace(tuning.train, precision=trial.precision))
+
+
+def _at(tuning: Tuning, rate: float) -> Tuning:
+    return replace(tuning, train=replace(tuning.train, lr=rate))
 
 
 def answers(trial: Trial) -> Metrics:
@@ -107,6 +145,8 @@ MEASURES: Mapping[str, Callable[[Trial], Metrics]] = MappingProxyType(  # the qu
 
 
 def _smaller(task: Embeds) -> bool:
-    """Whether the network is an R3D smaller than the paper's."""
+    """Whether the network is an R3D smaller than the paper's, or a transformer narrower than the smallest published."""
     backbone = getattr(task, "backbone", None)
+    if isinstance(backbone, TransformerConfig):
+        return backbone.width < backbone.usual["width"]
     return isinstance(backbone, R3DConfig) and (backbone.width < PAPER_WIDTH or sum(backbone.blocks) < PAPER_BLOCKS)

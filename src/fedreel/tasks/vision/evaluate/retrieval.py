@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -11,10 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.core.abilities import Embeds
+from fedreel.core.residence import SHARE, memory_of
 from fedreel.data.shards import Shards
 from fedreel.errors import DataError
 from fedreel.media.excerpts import EXCERPTS, excerpt_frames
+from fedreel.media.video import middle_corner
 from fedreel.metrics.neighbours import recall_at
+from fedreel.tasks.vision.footage import Cut, Held, Stored, at_hand
 
 Pooling = Literal["mean", "grid"]
 Compared = tuple[Tensor, list[int], Tensor, list[int]]
@@ -22,6 +25,8 @@ Compared = tuple[Tensor, list[int], Tensor, list[int]]
 Places = Callable[[int, int], np.ndarray]  # frames of a video and of a clip -> (clips, frames) of frame numbers
 KS = (1, 5, 10, 20, 50)
 AT_ONCE = 16  # videos in one forward pass, ten clips of each
+HELD_OUT = 5  # one of so many training videos is held out where settings are chosen
+SETS = 4  # that share the part of a device's memory which is for data
 
 
 def end_to_end(n_frames: int, frames: int) -> np.ndarray:
@@ -48,6 +53,27 @@ class LabelledSet:
     labels: np.ndarray  # of every clip of the source, places in `classes`
     train: np.ndarray  # rows of the source
     test: np.ndarray
+    _near: dict[torch.device, Held | Stored] = field(default_factory=dict, repr=False, compare=False)
+
+    def footage(self, device: torch.device) -> Held | Stored:
+        """All its videos: on the device, for all that is measured there, if they fit; else they are read in turn."""
+        if device not in self._near:
+            stored = Stored(self.source, tuple(range(len(self.source))), device)
+            self._near[device] = at_hand(stored, int(SHARE * memory_of(device)) // SETS)
+        return self._near[device]
+
+    def held_out(self) -> LabelledSet:
+        """Only its training part, of which every fifth video, class by class, asks: to choose settings by."""
+        by_class = self.train[np.argsort(self.labels[self.train], kind="stable")]
+        asks = by_class[HELD_OUT - 1 :: HELD_OUT]
+        if not len(asks):
+            raise DataError(
+                f"'{self.name}' has too few videos to choose settings by",
+                where=str(self.source.folder),
+                expected=f"{HELD_OUT} training videos or more",
+                found=str(len(self.train)),
+            )
+        return replace(self, train=np.setdiff1d(self.train, asks), test=np.sort(asks))  # with its footage
 
 
 def labelled_set(name: str, source: Shards) -> LabelledSet:
@@ -77,21 +103,21 @@ def retrieval(
 
 def compared(model: nn.Module, task: Embeds, among: LabelledSet, pooling: Pooling = "grid") -> Compared:
     """What neighbours are found by: features and classes of the training videos, then of the test videos."""
-    gallery, queries = (video_features(model, task, among.source, rows, pooling) for rows in (among.train, among.test))
+    gallery, queries = (video_features(model, task, among, rows, pooling) for rows in (among.train, among.test))
     return gallery, among.labels[among.train].tolist(), queries, among.labels[among.test].tolist()
 
 
 def video_features(
-    model: nn.Module, task: Embeds, source: Shards, rows: Sequence[int] | np.ndarray, pooling: Pooling = "grid"
+    model: nn.Module, task: Embeds, among: LabelledSet, rows: Sequence[int] | np.ndarray, pooling: Pooling = "grid"
 ) -> Tensor:
     """(N, D): the mean over clips of each video. `grid` keeps time and space (VCOP's), `mean` averages them away."""
-    return torch.cat([clips.mean(dim=1) for clips in clip_features(model, task, source, rows, pooling)])
+    return torch.cat([clips.mean(dim=1) for clips in clip_features(model, task, among, rows, pooling)])
 
 
 def clip_features(
     model: nn.Module,
     task: Embeds,
-    source: Shards,
+    among: LabelledSet,
     rows: Sequence[int] | np.ndarray,
     pooling: Pooling = "mean",
     places: Places = end_to_end,
@@ -100,15 +126,24 @@ def clip_features(
     model.eval()
     device = next(model.parameters()).device
     with torch.no_grad():
-        for clips in ten_clips(source, rows, task.frames, places):
-            vectors = task.embed(model, clips.flatten(0, 1).to(device), pooling)
+        for clips in ten_clips(among.footage(device), rows, task.frames, places):
+            vectors = task.embed(model, clips.flatten(0, 1), pooling)
             yield vectors.unflatten(0, clips.shape[:2])
 
 
 def ten_clips(
-    source: Shards, rows: Sequence[int] | np.ndarray, frames: int, places: Places = end_to_end
+    footage: Held | Stored, rows: Sequence[int] | np.ndarray, frames: int, places: Places = end_to_end
 ) -> Iterator[Tensor]:
-    """(some videos, ten clips, frames, H, W, 3) of bytes."""
-    for start in range(0, len(rows), AT_ONCE):
-        videos = [source.clip(int(i)) for i in rows[start : start + AT_ONCE]]
-        yield torch.from_numpy(np.stack([video[places(len(video), frames)] for video in videos]))
+    """(some videos, ten clips, frames, H, W, 3) of bytes: the square in the middle, on the footage's device."""
+    shapes = footage.shapes
+
+    def cut(row: int) -> Cut:
+        length, height, width = shapes[row]
+        return row, torch.from_numpy(places(length, frames).ravel()), [*middle_corner(height, width)]
+
+    def batches() -> Iterable[list[Cut]]:
+        for start in range(0, len(rows), AT_ONCE):
+            yield [cut(int(i)) for i in rows[start : start + AT_ONCE]]
+
+    for videos in footage.read(batches()):
+        yield videos.unflatten(1, (EXCERPTS, frames))

@@ -1,4 +1,4 @@
-"""Where the clips of a client lie: held in the memory of a device, or in shards, to be read when their turn comes."""
+"""Where clips lie: held in the memory of a device, or in shards, to be read when their turn comes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Held:
         for cuts in batches:
             times = sent(torch.stack([times for _, times, _ in cuts]), self.device)
             squares = [
-                self.clips[i][chosen][:, top : top + self.side, left : left + self.side]
+                self.clips[i].index_select(0, chosen)[:, top : top + self.side, left : left + self.side]
                 for (i, _, (top, left)), chosen in zip(cuts, times)
             ]
             yield torch.stack(squares)
@@ -92,6 +92,14 @@ class Stored:
         return Held(tuple(clips), self.side, device)
 
 
+def at_hand(stored: Stored, budget: int) -> Held | Stored:
+    """The clips on their device, if that takes no more than so many bytes; raw frames, which are mapped into memory,
+    need not be copied to be at hand of a CPU."""
+    mapped = stored.device.type == "cpu" and not stored.source.quality
+    needed = sum(3 * frames * height * width for frames, height, width in stored.shapes)
+    return stored if mapped or needed > budget else stored.held(stored.device)
+
+
 def by_processes(stored: Stored) -> bool:
     """Whether clips are read by processes: where a GPU waits for the thread that trains, and there is much to do about
     each of them. Else threads do, which cost nothing to begin."""
@@ -116,13 +124,15 @@ class _Reader(ABC):
 class _ByThreads(_Reader):
     def __init__(self, stored: Stored) -> None:
         self.stored = stored
-        self.pool = ThreadPoolExecutor(min(READERS, own_cores()))
+        self.threads = min(READERS, own_cores())
+        self.pool = ThreadPoolExecutor(self.threads)
         self.begun: deque[tuple[Tensor, list[Future[None]]]] = deque()
 
     def begin(self, cuts: list[Cut]) -> None:
         batch = torch.empty(_shape(self.stored, cuts), dtype=torch.uint8, pin_memory=self.stored.device.type == "cuda")
-        parts = [self.pool.submit(self._fill, place, cut) for place, cut in zip(batch.numpy(), cuts)]
-        self.begun.append((batch, parts))
+        places = batch.numpy()
+        shares = [slice(k, None, self.threads) for k in range(min(self.threads, len(cuts)))]
+        self.begun.append((batch, [self.pool.submit(self._fill, places[some], cuts[some]) for some in shares]))
 
     def end(self) -> Tensor:
         batch, parts = self.begun.popleft()
@@ -133,9 +143,9 @@ class _ByThreads(_Reader):
     def close(self) -> None:
         self.pool.shutdown(wait=False, cancel_futures=True)
 
-    def _fill(self, place: np.ndarray, cut: Cut) -> None:
-        i, times, (top, left) = cut
-        place[...] = self.stored.source.frames(self.stored.rows[i], times.numpy(), (top, left))
+    def _fill(self, places: np.ndarray, cuts: list[Cut]) -> None:
+        for place, (i, times, (top, left)) in zip(places, cuts):
+            place[...] = self.stored.source.frames(self.stored.rows[i], times.numpy(), (top, left))
 
 
 class _ByProcesses(_Reader):
