@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.library import _scoped_library
 from torch.nn import functional as F
 
 from fedreel.config import RoundConfig, TrainConfig
@@ -35,6 +37,7 @@ from support.stacked import (
     Eight,
     EqualPoints,
     Frozen,
+    Maps,
     Masks,
     Points,
     assert_close,
@@ -266,3 +269,39 @@ def test_channels_of_a_teacher_s_convolutions_lie_apart(teacher: bool) -> None:
         found = layer(x)
     assert found.is_contiguous() == teacher
     assert torch.equal(found, layer(x))
+
+
+@pytest.fixture
+def batch_norm_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """PyTorch's derivative of cuDNN's batch norm, which asks for gradients in the layout of the maps; cuDNN's own part
+    is played by what there is for CPUs."""
+    aten = torch.ops.aten
+
+    def forward(x: Tensor, *given: Any) -> tuple[Tensor, ...]:
+        return *aten.native_batch_norm.default(x, *given), x.new_empty(0, dtype=torch.uint8)
+
+    def backward(x: Tensor, grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
+        *known, eps, _ = given
+        found: tuple[Tensor, ...] = aten.native_batch_norm_backward.default(grad, x, *known, True, eps, [True] * 3)
+        return found
+
+    def batch_norm(*given: Any) -> Tensor:
+        return torch.cudnn_batch_norm(*given[:-1])[0] if given[5] else plain(*given)
+
+    plain = torch.batch_norm
+    with _scoped_library("aten", "IMPL") as library:
+        library.impl("cudnn_batch_norm", forward, "CPU")
+        library.impl("cudnn_batch_norm_backward", backward, "CPU")
+        monkeypatch.setattr(torch, "batch_norm", batch_norm)
+        yield
+
+
+@pytest.mark.parametrize("method", [FedAvg(), MOON(mu=0.5)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.usefixtures("batch_norm_of_a_gpu")
+def test_norms_of_maps_whose_channels_lie_together_are_stacked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, method: Method, norm: str
+) -> None:
+    one, _, many, _ = both(tmp_path, method, RoundConfig(rounds=2), task=Maps(norm=norm))
+    assert "not stacked" not in caplog.text
+    assert_close(one.weights, many.weights)
