@@ -47,6 +47,17 @@ def test_distances_are_those_of_each_model_and_are_taken_once(monkeypatch: pytes
         assert rows[client].trained_distance(trained) == pytest.approx(alone(rows, client).trained.distance(trained))
 
 
+def test_distances_that_were_taken_ahead_are_not_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, sent = models()
+    rows.measure(sent)
+    with monkeypatch.context() as patch:
+        patch.setattr(Rows, "_squares", None)
+        ahead = [rows[client].distance(sent) for client in range(3)]
+    assert ahead == pytest.approx([alone(rows, client).distance(sent) for client in range(3)], rel=1e-6)
+    rows[0]["0.weight"].add_(1.0)
+    assert rows[0].distance(sent) == pytest.approx(alone(rows, 0).distance(sent), rel=1e-6) != ahead[0]
+
+
 def test_whoever_writes_to_a_model_changes_its_distance() -> None:
     rows, sent = models()
     row, before = rows[1], rows[1].distance(sent)

@@ -17,6 +17,7 @@ from fedreel.config import RoundConfig, TrainConfig
 from fedreel.core.method import Method
 from fedreel.core.task import ClientData, Outputs, Population, Tensors
 from fedreel.engines import vector
+from fedreel.engines.local import LocalEngine
 from fedreel.engines.stacked.step import ChannelsApart
 from fedreel.engines.step_size import measured_step
 from fedreel.engines.vector import VectorEngine
@@ -217,6 +218,25 @@ def test_one_recorded_step_serves_all_groups_and_rounds(
     kinds = 2 if isinstance(method, MOON) else 1  # a client's first round has no contrast
     assert forms <= len(graphs) <= forms * kinds
     assert sum(graph.replays for graph in graphs) > 20
+
+
+@pytest.mark.parametrize("task", [EqualPoints(clients=8), Random(clients=8)], ids=["equal", "unequal, draws"])
+def test_a_smaller_group_is_trained_where_a_larger_one_was(
+    tmp_path: Path, stacked: list[int], recorders: list[FakeRecorder], task: Toy
+) -> None:
+    """And by the same recordings; not by those of more than twice as many."""
+    train = TrainConfig(batch_size=4, lr=0.02, epochs=4, momentum=0.9)
+    engine = VectorEngine(make_worker(tmp_path / "vector", FedAvg(), task, train))
+    local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), task, train))
+    start, made = engine.blueprint.start.clone(), []
+    for first, clients in ((1, 8), (11, 6), (21, 4), (31, 8), (41, 3)):
+        wanted = orders(start, [f"c{i}" for i in range(8 - clients, 8)], first)
+        for one, other in zip(results(local, wanted), results(engine, wanted), strict=True):
+            assert_close(one.weights, other.weights)
+            assert one.loss == pytest.approx(other.loss, abs=CLOSE)
+        made.append(len(recorders))
+    assert stacked == [8, 6, 4, 8, 3]
+    assert made == [1, 1, 1, 1, 2]
 
 
 def test_on_a_cpu_long_steps_are_made_one_by_one(
