@@ -89,12 +89,17 @@ def test_a_part_of_all_models_is_the_part_of_each() -> None:
     assert rows.take(sent.layout) is rows
 
 
-@pytest.mark.parametrize(("short", "groups"), [(100, [3, 3]), (1, [4, 2])], ids=["short", "long"])
-def test_in_two_halves_clients_end_as_local_and_none_is_in_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: int, groups: list[int]
+@pytest.mark.parametrize(
+    ("parts", "short", "groups"),
+    [(2, 100, [3, 3]), (3, 100, [2, 2, 2]), (2, 1, [4, 2])],
+    ids=["two, short", "three, short", "two, long"],
+)
+def test_in_parts_clients_end_as_local_and_none_is_in_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int, short: int, groups: list[int]
 ) -> None:
     """Of long trainings all are stacked that can be: up to c0's second order, which waits for its first."""
     monkeypatch.setattr(vector, "MANY", 4)
+    monkeypatch.setattr(vector, "PARTS", parts)
     monkeypatch.setattr(vector, "SHORT", short)
     local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), Points()))
     engine = VectorEngine(make_worker(tmp_path / "vector", FedAvg(), Points()))

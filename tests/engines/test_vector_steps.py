@@ -224,7 +224,7 @@ def test_one_recorded_step_serves_all_groups_and_rounds(
 def test_a_smaller_group_is_trained_where_a_larger_one_was(
     tmp_path: Path, stacked: list[int], recorders: list[FakeRecorder], task: Toy
 ) -> None:
-    """And by the same recordings; not by those of more than twice as many."""
+    """And by the same recordings; not by those of many more."""
     train = TrainConfig(batch_size=4, lr=0.02, epochs=4, momentum=0.9)
     engine = VectorEngine(make_worker(tmp_path / "vector", FedAvg(), task, train))
     local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), task, train))

@@ -27,7 +27,7 @@ from fedreel.machine.device import sent
 
 PLACES = 3  # sizes of groups and kinds of steps whose memory and recordings are kept
 FEW, ENOUGH = 4, 16  # clients and steps from which it shows whether clients' batches are alike
-ROOMY = 2  # times as many clients as a group has: a place for so many is large enough to be used, and not too large
+SPARE, EIGHTHS = 4, 8  # clients, or a part of a group: a place for so many more is not too large for it
 QUARTERS = 4  # a recorded step is of a quarter of the clients, of two, three, or all
 
 
@@ -96,7 +96,7 @@ class StackedTraining:
         """One for as many clients, or for some more if that has recordings: no group is as large as the one before
         where clients come and go, or where some begin with what they kept and others do not."""
         kind, clients = asks[0].kind, len(asks)
-        most = clients if self._make_recorder is None else ROOMY * clients
+        most = clients if self._make_recorder is None else clients + max(SPARE, clients // EIGHTHS)
         known = [size for k, size in self._places if k == kind and clients <= size <= most]
         key = kind, min(known, default=clients)
         if key not in self._places:
@@ -159,7 +159,7 @@ class Place:
         if len(members) == min(width, self.taken):
             nobody = width - len(members)
             self._draw_for([*members, *[None] * nobody])
-            step(tuple(torch.cat([c, c[:nobody]]) for c in batch) if nobody else batch)
+            step(tuple(torch.cat([c, c[:1].expand(nobody, *c.shape[1:])]) for c in batch) if nobody else batch)
         elif replayed is not None and 2 * len(members) >= width:
             whose = {member: i for i, member in enumerate(members)}
             self._draw_for([row if row in whose else None for row in range(width)])
