@@ -167,6 +167,17 @@ def test_norms_of_maps_whose_channels_lie_together_are_stacked(
     assert all(recorded)
 
 
+def test_groups_of_another_size_in_every_round_end_as_local(
+    tmp_path: Path, recorded: list[bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of ten clients six train: those that have done so before make a step of their own kind."""
+    how = {"task": EqualPoints(clients=10), "train": TrainConfig(batch_size=4, lr=0.02, epochs=4), "device": "cuda"}
+    one, _, many, _ = both(tmp_path, MOON(mu=0.5), RoundConfig(rounds=6, clients=6), **how)
+    assert "not stacked" not in caplog.text
+    assert_close(one.weights, many.weights, NEAR)
+    assert all(recorded)
+
+
 @pytest.mark.parametrize(("engine", "chosen"), [(AutoEngine, "vector"), (StreamsEngine, "local")])
 def test_small_steps_are_stacked_and_not_made_side_by_side(tmp_path: Path, engine: Any, chosen: str) -> None:
     named = {"task": {"name": "toy"}, "method": {"name": "fedavg"}, "engine": {"name": "auto"}}
