@@ -28,7 +28,7 @@ from fedreel.methods.fedprox import FedProx
 from fedreel.methods.fsar import FSAR
 from fedreel.methods.moon import MOON
 from fedreel.methods.scaffold import SCAFFOLD
-from support.stacked import EqualPoints, Masks, assert_close, assert_dropped_three_in_ten, both, masks
+from support.stacked import EqualPoints, Maps, Masks, assert_close, assert_dropped_three_in_ten, both, masks
 from support.toy import Random, Toy, make_worker, orders, results
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -150,6 +150,29 @@ def test_convolutions_are_stacked_with_a_teacher_s_too(
 ) -> None:
     task, train = Pictures(clients=8), TrainConfig(batch_size=4, lr=0.02, epochs=4)
     one, _, many, _ = both(tmp_path, method, RoundConfig(rounds=3), task=task, train=train, device="cuda")
+    assert "not stacked" not in caplog.text
+    assert_close(one.weights, many.weights, NEAR)
+    assert all(recorded)
+
+
+@pytest.mark.parametrize("method", [FedAvg(), MOON(mu=0.5)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_norms_of_maps_whose_channels_lie_together_are_stacked(
+    tmp_path: Path, recorded: list[bool], caplog: pytest.LogCaptureFixture, method: Method, norm: str
+) -> None:
+    task, train = Maps(clients=8, norm=norm), TrainConfig(batch_size=4, lr=0.02, epochs=4)
+    one, _, many, _ = both(tmp_path, method, RoundConfig(rounds=3), task=task, train=train, device="cuda")
+    assert "not stacked" not in caplog.text
+    assert_close(one.weights, many.weights, NEAR)
+    assert all(recorded)
+
+
+def test_groups_of_another_size_in_every_round_end_as_local(
+    tmp_path: Path, recorded: list[bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of ten clients six train: those that have done so before make a step of their own kind."""
+    how = {"task": EqualPoints(clients=10), "train": TrainConfig(batch_size=4, lr=0.02, epochs=4), "device": "cuda"}
+    one, _, many, _ = both(tmp_path, MOON(mu=0.5), RoundConfig(rounds=6, clients=6), **how)
     assert "not stacked" not in caplog.text
     assert_close(one.weights, many.weights, NEAR)
     assert all(recorded)

@@ -47,6 +47,17 @@ def test_distances_are_those_of_each_model_and_are_taken_once(monkeypatch: pytes
         assert rows[client].trained_distance(trained) == pytest.approx(alone(rows, client).trained.distance(trained))
 
 
+def test_distances_that_were_taken_ahead_are_not_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, sent = models()
+    rows.measure(sent)
+    with monkeypatch.context() as patch:
+        patch.setattr(Rows, "_squares", None)
+        ahead = [rows[client].distance(sent) for client in range(3)]
+    assert ahead == pytest.approx([alone(rows, client).distance(sent) for client in range(3)], rel=1e-6)
+    rows[0]["0.weight"].add_(1.0)
+    assert rows[0].distance(sent) == pytest.approx(alone(rows, 0).distance(sent), rel=1e-6) != ahead[0]
+
+
 def test_whoever_writes_to_a_model_changes_its_distance() -> None:
     rows, sent = models()
     row, before = rows[1], rows[1].distance(sent)
@@ -78,12 +89,17 @@ def test_a_part_of_all_models_is_the_part_of_each() -> None:
     assert rows.take(sent.layout) is rows
 
 
-@pytest.mark.parametrize(("short", "groups"), [(100, [3, 3]), (1, [4, 2])], ids=["short", "long"])
-def test_in_two_halves_clients_end_as_local_and_none_is_in_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: int, groups: list[int]
+@pytest.mark.parametrize(
+    ("parts", "short", "groups"),
+    [(2, 100, [3, 3]), (3, 100, [2, 2, 2]), (2, 1, [4, 2])],
+    ids=["two, short", "three, short", "two, long"],
+)
+def test_in_parts_clients_end_as_local_and_none_is_in_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int, short: int, groups: list[int]
 ) -> None:
     """Of long trainings all are stacked that can be: up to c0's second order, which waits for its first."""
     monkeypatch.setattr(vector, "MANY", 4)
+    monkeypatch.setattr(vector, "PARTS", parts)
     monkeypatch.setattr(vector, "SHORT", short)
     local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), Points()))
     engine = VectorEngine(make_worker(tmp_path / "vector", FedAvg(), Points()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.library import _scoped_library
 from torch.nn import functional as F
 
 from fedreel.config import RoundConfig, TrainConfig
 from fedreel.core.method import Method
 from fedreel.core.task import ClientData, Outputs, Population, Tensors
 from fedreel.engines import vector
+from fedreel.engines.local import LocalEngine
 from fedreel.engines.stacked.step import ChannelsApart
 from fedreel.engines.step_size import measured_step
 from fedreel.engines.vector import VectorEngine
@@ -35,6 +38,7 @@ from support.stacked import (
     Eight,
     EqualPoints,
     Frozen,
+    Maps,
     Masks,
     Points,
     assert_close,
@@ -216,6 +220,25 @@ def test_one_recorded_step_serves_all_groups_and_rounds(
     assert sum(graph.replays for graph in graphs) > 20
 
 
+@pytest.mark.parametrize("task", [EqualPoints(clients=8), Random(clients=8)], ids=["equal", "unequal, draws"])
+def test_a_smaller_group_is_trained_where_a_larger_one_was(
+    tmp_path: Path, stacked: list[int], recorders: list[FakeRecorder], task: Toy
+) -> None:
+    """And by the same recordings; not by those of many more."""
+    train = TrainConfig(batch_size=4, lr=0.02, epochs=4, momentum=0.9)
+    engine = VectorEngine(make_worker(tmp_path / "vector", FedAvg(), task, train))
+    local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), task, train))
+    start, made = engine.blueprint.start.clone(), []
+    for first, clients in ((1, 8), (11, 6), (21, 4), (31, 8), (41, 3)):
+        wanted = orders(start, [f"c{i}" for i in range(8 - clients, 8)], first)
+        for one, other in zip(results(local, wanted), results(engine, wanted), strict=True):
+            assert_close(one.weights, other.weights)
+            assert one.loss == pytest.approx(other.loss, abs=CLOSE)
+        made.append(len(recorders))
+    assert stacked == [8, 6, 4, 8, 3]
+    assert made == [1, 1, 1, 1, 2]
+
+
 def test_on_a_cpu_long_steps_are_made_one_by_one(
     tmp_path: Path, stacked: list[int], caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,3 +289,39 @@ def test_channels_of_a_teacher_s_convolutions_lie_apart(teacher: bool) -> None:
         found = layer(x)
     assert found.is_contiguous() == teacher
     assert torch.equal(found, layer(x))
+
+
+@pytest.fixture
+def batch_norm_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """PyTorch's derivative of cuDNN's batch norm, which asks for gradients in the layout of the maps; cuDNN's own part
+    is played by what there is for CPUs."""
+    aten = torch.ops.aten
+
+    def forward(x: Tensor, *given: Any) -> tuple[Tensor, ...]:
+        return *aten.native_batch_norm.default(x, *given), x.new_empty(0, dtype=torch.uint8)
+
+    def backward(x: Tensor, grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
+        *known, eps, _ = given
+        found: tuple[Tensor, ...] = aten.native_batch_norm_backward.default(grad, x, *known, True, eps, [True] * 3)
+        return found
+
+    def batch_norm(*given: Any) -> Tensor:
+        return torch.cudnn_batch_norm(*given[:-1])[0] if given[5] else plain(*given)
+
+    plain = torch.batch_norm
+    with _scoped_library("aten", "IMPL") as library:
+        library.impl("cudnn_batch_norm", forward, "CPU")
+        library.impl("cudnn_batch_norm_backward", backward, "CPU")
+        monkeypatch.setattr(torch, "batch_norm", batch_norm)
+        yield
+
+
+@pytest.mark.parametrize("method", [FedAvg(), MOON(mu=0.5)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.usefixtures("batch_norm_of_a_gpu")
+def test_norms_of_maps_whose_channels_lie_together_are_stacked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, method: Method, norm: str
+) -> None:
+    one, _, many, _ = both(tmp_path, method, RoundConfig(rounds=2), task=Maps(norm=norm))
+    assert "not stacked" not in caplog.text
+    assert_close(one.weights, many.weights)

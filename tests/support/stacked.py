@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,45 @@ class Eight(ToyPopulation):
         if client == self.task.bad:
             y[3] = 7
         return ClientData(Tensors((x, y)), whole.test, {"frames": 80.0})
+
+
+class Shortcut(nn.Module):
+    """Maps of a 1 x 1 convolution, taken as a product over channels, beside those of a convolution: channels of the
+    ones lie together in memory, and as what comes of both is differentiated, those of the gradient lie apart."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.direct, self.norm, self.beside = nn.Linear(2, 4), norm, nn.Conv2d(2, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        direct = self.direct(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return F.relu(self.beside(x) + self.norm(direct)).mean(dim=(2, 3))
+
+
+@dataclass(frozen=True)
+class Maps(EqualPoints):
+    """Points as maps of 2 x 3, that go through a batch norm, or one of groups which sees a half of the channels."""
+
+    norm: str = "batch"
+
+    def model(self) -> nn.Module:
+        norm = nn.BatchNorm2d(4) if self.norm == "batch" else nn.Sequential(_Half(), nn.GroupNorm(1, 2), _Twice())
+        return nn.Sequential(OrderedDict(backbone=Shortcut(norm), head=nn.Linear(4, 2)))
+
+    def forward(self, model: Any, batch: tuple[Tensor, Tensor]) -> Outputs:
+        shades = torch.linspace(0, 1, 6, device=batch[0].device).view(2, 3)
+        features = model.backbone(batch[0][:, :, None, None] * shades)
+        return Outputs(features, model.head(features))
+
+
+class _Half(nn.Module):
+    def forward(self, maps: Tensor) -> Tensor:
+        return maps[:, :2]
+
+
+class _Twice(nn.Module):
+    def forward(self, maps: Tensor) -> Tensor:
+        return torch.cat([maps, maps], dim=1)
 
 
 class Mask(nn.Module):

@@ -170,8 +170,9 @@ class Server:
             watcher.work_begins(self.round, kind, clients)
 
     def tell_answer(self, done: int, failed: int, total: int, update: Reply) -> None:
+        loss, nbytes = update.numbers.get("loss", math.nan), update.nbytes
         for watcher in self._watchers:
-            watcher.client_done(self.round, done, failed, total, update.numbers.get("loss", math.nan), update.nbytes)
+            watcher.client_done(self.round, done, failed, total, loss, nbytes)
 
     def tell_state(self, client: str, state: str) -> None:
         for watcher in self._watchers:

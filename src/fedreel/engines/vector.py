@@ -28,7 +28,8 @@ SHARE = 32  # one such part of a GPU's memory, if that is more
 SHORT = 10  # steps: what is done for a client after so few takes about as long as they do
 LARGE = 256 * 2**20  # bytes of stacked models that keep a GPU busy for longer than it takes to begin a step
 LONG = 1e8  # operations of a step, of which a CPU is as busy with one client as with many
-MANY = 32  # clients that are worth being trained in two halves, so that a GPU trains one while the other is answered
+MANY = 32  # clients that are worth being trained in parts, so that a GPU trains one while another is answered
+PARTS = 2
 
 _log = logging.getLogger(__name__)
 Rest = Callable[[Order], Reply]  # what is left to do of an order
@@ -62,19 +63,19 @@ class VectorEngine(LocalEngine):
         return attempt(*self._trained.popleft()) if self._trained else super().next()
 
     def _train_waiting(self) -> None:
-        """Train the clients at the head of the queue; on a GPU many of them in two halves, if that pays: while it
-        trains one, the other is made ready or answered."""
+        """Train the clients at the head of the queue; on a GPU many of them in parts, if that pays: while it trains
+        one, others are made ready or answered."""
         waiting = min(len(self._queue), self.slots)
-        half = -(-waiting // 2) if self._ahead and waiting >= MANY else waiting
-        asks = self._waiting(half)
-        if half < waiting and not self._divisible(asks):
-            asks = self._waiting(waiting, asks)
+        part = -(-waiting // PARTS) if self._ahead and waiting >= MANY else waiting
+        asks = self._waiting(part)
+        if part < waiting and not self._divisible(asks):
+            part, asks = waiting, self._waiting(waiting, asks)
         while len(asks) > 1:
             for _ in asks:
                 self._queue.popleft()
             waiting -= len(asks)
             self._trained.extend(self._train(asks))
-            asks = self._waiting(waiting)
+            asks = self._waiting(min(part, waiting))
 
     def _divisible(self, asks: list[Ask]) -> bool:
         """Whether so many clients keep a GPU busy, or have so few steps that it would wait for what comes after."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ class Ask:
             return self.seed
         return torch.Generator(self.client._worker.device).manual_seed(self.seed).get_state()
 
-    @property
+    @cached_property
     def kind(self) -> Hashable:
         """Equal for clients whose steps are the same but for their tensors."""
         return id(self.optimizer), tuple(term.key for term in self.terms), self.adjust and self.adjust.key

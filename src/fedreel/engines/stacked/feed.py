@@ -23,7 +23,7 @@ def feed(
 ) -> Iterator[Fed]:
     """An epoch. Clients with fewer of the `steps` begin later."""
     tensors = [e for e in examples if isinstance(e, Tensors)]
-    if len(tensors) == len(examples) and all(_form(e.tensors) == _form(tensors[0].tensors) for e in tensors):
+    if len(tensors) == len(examples) and len({_form(e.tensors) for e in tensors}) == 1:
         yield from _equal(tensors, generators, size, device)
         return
     streams = [chain(repeat(None, max(steps) - n), e.batches(size, g)) for e, g, n in zip(examples, generators, steps)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ class Rows:
     def __init__(self, layout: Layout, flat: dict[torch.dtype, Tensor]) -> None:
         self.layout, self.flat = layout, flat
         self.views = {dtype: f.unbind() for dtype, f in flat.items()}
-        self._distances: dict[str, tuple[Weights, list[int], list[float]]] = {}  # by layout: from what, and when
+        self._distances: dict[str, _Distances] = {}  # by layout
         fit = all(f.is_cuda or f.nbytes <= FEW_BYTES for f in flat.values())
         self.compared_at_once = fit and any(dtype.is_floating_point for dtype in flat)
 
@@ -33,8 +34,9 @@ class Rows:
         """One client's model; the same memory."""
         return Row(self, client)
 
-    def copy(self) -> Rows:
-        return Rows(self.layout, {d: f.clone() for d, f in self.flat.items()})
+    def copy(self, clients: int) -> Rows:
+        """Of the first so many."""
+        return Rows(self.layout, {d: f[:clients].clone() for d, f in self.flat.items()})
 
     def take(self, layout: Layout) -> Rows:
         """The tensors that `layout` names: a copy, or these very ones if that is all."""
@@ -62,12 +64,19 @@ class Rows:
     def distances(self, other: Weights) -> list[float]:
         """L2 distances of all clients from a model, or from a part of one, over the floating-point tensors. They are
         taken once, with one wait for the device, and again if anybody has written to these models or to that one."""
-        written = [t._version for t in (*self.flat.values(), *other.flat.values())]
         kept = self._distances.get(other.layout.id)
-        if kept is None or kept[0] is not other or kept[1] != written:
-            square = torch.stack([self._squares(other, *run) for run in self._runs(other.layout)]).sum(0)
-            kept = self._distances[other.layout.id] = other, written, square.sqrt().tolist()
-        return kept[2]
+        if kept is None or kept.other is not other or kept.written != self._written(other):
+            kept = self.measure(other)
+        return kept.values
+
+    def measure(self, other: Weights) -> _Distances:
+        """Have distances taken, without a wait for the device."""
+        square = torch.stack([self._squares(other, *run) for run in self._runs(other.layout)]).sum(0)
+        found = self._distances[other.layout.id] = _Distances(other, self._written(other), square.sqrt())
+        return found
+
+    def _written(self, other: Weights) -> list[int]:
+        return [t._version for t in (*self.flat.values(), *other.flat.values())]
 
     @property
     def clients(self) -> int:
@@ -83,6 +92,21 @@ class Rows:
         if dtype.itemsize < 4:
             mine, theirs = mine.float(), theirs.float()
         return torch.linalg.vector_norm(mine - theirs, dim=1).double().square()
+
+
+class _Distances:
+    """From a model as it was at some time, under way from the device."""
+
+    def __init__(self, other: Weights, written: list[int], found: Tensor) -> None:
+        self.other, self.written = other, written
+        self._found = found.to("cpu", non_blocking=True)
+        self._until = torch.cuda.current_stream(found.device).record_event() if found.is_cuda else None
+
+    @cached_property
+    def values(self) -> list[float]:
+        if self._until is not None:
+            self._until.synchronize()
+        return [float(value) for value in self._found.tolist()]
 
 
 class Row(Weights):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from fedreel.config import TrainConfig
@@ -53,7 +54,7 @@ class Gradients:
         # PyTorch's batch norm changes statistics in place only where all clients' lie close together
         close = {n: t.clone() for named in (held.fixed, held.given) for n, t in named.items() if n in self._changing}
         fixed, given = ({n: close.get(n, t) for n, t in named.items()} for named in (held.fixed, held.given))
-        with draws if draws is not None else nullcontext():
+        with draws if draws is not None else nullcontext(), ChannelsApart():
             grads, losses = self._stacked(held.trained, fixed, given, batch)
         for name, tensor in close.items():
             (held.fixed if name in held.fixed else held.given)[name].copy_(tensor)
@@ -112,26 +113,32 @@ class _Objective(_OfStep):
         with torch.autocast("cuda", torch.bfloat16) if kind.mixed else nullcontext():
             outputs = kind.task.forward(self.model, batch)
             loss = objective = kind.task.loss(outputs, batch)
-            with ChannelsApart():
-                for place, term in enumerate(kind.terms):
-                    value = term.function(Step(self.model, batch, outputs), *with_tensors(term, place, given))
-                    objective = objective + value
+            for place, term in enumerate(kind.terms):
+                value = term.function(Step(self.model, batch, outputs), *with_tensors(term, place, given))
+                objective = objective + value
         seen = {} if kind.adjust is None else {"features": outputs.features, "logits": outputs.logits}
         return objective.float(), (loss, seen)
 
 
 class ChannelsApart(TorchFunctionMode):
-    """Within it, what convolutions of a teacher give has no channels that lie together in memory, as a GPU likes them:
-    where nothing is differentiated, functions that come after ask for such memory again, and vmap has none."""
+    """Within it, norms are given no maps whose channels lie together in memory: such a map's norm, or on a GPU the
+    derivative of it, asks for others in the same layout, which vmap cannot make. Nor do the convolutions of a teacher,
+    where nothing is differentiated, give any."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _NORMS:
+            return func(_apart(args[0]), *args[1:], **(kwargs or {}))
         found = func(*args, **(kwargs or {}))
-        if func not in _CONVOLUTIONS or torch.is_grad_enabled() or found.stride(1) != 1:
-            return found
-        return found.contiguous()
+        return _apart(found) if func in _CONVOLUTIONS and not torch.is_grad_enabled() else found
 
 
+_NORMS = (F.batch_norm, F.group_norm, F.instance_norm, torch.batch_norm, torch.group_norm, torch.instance_norm)
 _CONVOLUTIONS = (torch.conv2d, torch.conv3d, torch.conv_transpose2d, torch.conv_transpose3d)
+
+
+def _apart(maps: Tensor) -> Tensor:
+    together = maps.dim() > 3 and maps.stride(1) <= maps.stride(-1) and not maps.is_contiguous()
+    return maps.contiguous() if together else maps
 
 
 class _Adjusted(_OfStep):

@@ -27,6 +27,7 @@ from fedreel.machine.device import sent
 
 PLACES = 3  # sizes of groups and kinds of steps whose memory and recordings are kept
 FEW, ENOUGH = 4, 16  # clients and steps from which it shows whether clients' batches are alike
+SPARE, EIGHTHS = 4, 8  # clients, or a part of a group: a place for so many more is not too large for it
 QUARTERS = 4  # a recorded step is of a quarter of the clients, of two, three, or all
 
 
@@ -37,7 +38,7 @@ class StackedTraining:
     def __init__(self, worker: Worker, make_recorder: Callable[[], Recorder] | None, own_draws: bool) -> None:
         self._worker, self._make_recorder, self._own_draws = worker, make_recorder, own_draws
         self._kinds: dict[Hashable, tuple[Kind, Agreement] | CannotStack] = {}
-        self._places: OrderedDict[Hashable, Place] = OrderedDict()
+        self._places: OrderedDict[tuple[Hashable, int], Place] = OrderedDict()  # by kind and size
         self._stream = torch.cuda.Stream(worker.device) if worker.device.type == "cuda" else None
 
     def check(self, ask: Ask) -> None:
@@ -92,7 +93,12 @@ class StackedTraining:
         return Trained(place, asks, counts, worker, watch)
 
     def _place(self, asks: Sequence[Ask]) -> Place:
-        key = asks[0].kind, len(asks)
+        """One for as many clients, or for some more if that has recordings: no group is as large as the one before
+        where clients come and go, or where some begin with what they kept and others do not."""
+        kind, clients = asks[0].kind, len(asks)
+        most = clients if self._make_recorder is None else clients + max(SPARE, clients // EIGHTHS)
+        known = [size for k, size in self._places if k == kind and clients <= size <= most]
+        key = kind, min(known, default=clients)
         if key not in self._places:
             found = self._kinds[asks[0].kind, _looks(asks[0].examples)]
             assert not isinstance(found, CannotStack)
@@ -107,8 +113,8 @@ class StackedTraining:
 
 
 class Place:
-    """Where a group of clients is trained: memory that stays for all groups of this size and kind, so that a recorded
-    step serves them all."""
+    """Where a group of clients is trained: memory that stays for all groups of this kind and up to this size, so that
+    a recorded step serves them all. What lies in the last rows, if a group is smaller, is nobody's."""
 
     def __init__(
         self, worker: Worker, kind: Kind, seen: Agreement, asks: Sequence[Ask], recorder: Recorder | None
@@ -124,12 +130,14 @@ class Place:
         self.held = held_rows(self.rows, trained, given, slots, worker.device)
         self.step = StackedStep(kind, self.held, self.optimizer, seen.changing, seen.columns)
         self.draws: OwnDraws | None = None
+        self.taken = len(asks)  # rows
 
     def enter(self, worker: Worker, asks: Sequence[Ask], own_draws: bool) -> None:
         """Set everything up as these clients begin."""
+        self.taken = len(asks)
         self._models(worker, asks)
         for name, tensor in self.held.given.items():
-            torch.stack([ask.given[name] for ask in asks], out=tensor)
+            torch.stack([ask.given[name] for ask in asks], out=tensor[: self.taken])
         for tensor in (*self.held.slots.values(), self.held.totals):
             tensor.zero_()
         for row, ask in enumerate(asks):
@@ -148,9 +156,10 @@ class Place:
         quarter = -(-clients // QUARTERS)
         width = last if replayed is None else min(clients, -(-last // quarter) * quarter)
         step = self.step if replayed is None else replayed
-        if len(members) == width:
-            self._draw_for(members)
-            step(batch)
+        if len(members) == min(width, self.taken):
+            nobody = width - len(members)
+            self._draw_for([*members, *[None] * nobody])
+            step(tuple(torch.cat([c, c[:1].expand(nobody, *c.shape[1:])]) for c in batch) if nobody else batch)
         elif replayed is not None and 2 * len(members) >= width:
             whose = {member: i for i, member in enumerate(members)}
             self._draw_for([row if row in whose else None for row in range(width)])
@@ -185,8 +194,9 @@ class Trained:
         self, place: Place, asks: Sequence[Ask], counts: Sequence[int], worker: Worker, watch: Stopwatch
     ) -> None:
         self.asks, self._counts, self._watch = asks, counts, watch
-        self.rows = place.rows.copy()
+        self.rows = place.rows.copy(len(asks))
         self.travelling = self.rows.take(worker.travelling)
+        self._measure()
         slots, held = place.held.slots, place.optimizer
         self._kept = (
             [held.state(slots, row) for row in range(len(asks))] if worker.config.keep_optimizer else [{} for _ in asks]
@@ -196,6 +206,15 @@ class Trained:
         gpu = place.held.totals.is_cuda
         self._until = torch.cuda.current_stream().record_event() if gpu else None
         watch.rest()
+
+    def _measure(self) -> None:
+        """Have it found out how far clients went from the model that all were sent, as whoever admits them will want
+        to know: it then waits for nothing but the training."""
+        models = [next(iter(ask.client.models.values())) for ask in self.asks]
+        here = {t.device for t in (*self.travelling.flat.values(), *models[0].flat.values())}
+        known = all(m is models[0] for m in models) and models[0].layout == self.travelling.layout and len(here) == 1
+        if known and self.travelling.compared_at_once:
+            self.travelling.measure(models[0])
 
     def wait(self) -> None:
         """Until the device has done it."""
