@@ -15,7 +15,7 @@ def shifted_sum(padded: Tensor, kernel: Tensor) -> Tensor:
     """For (..., N + K - 1, width) and a kernel (K, width): (..., N, width), sum_k padded[..., n + k, :] kernel[k]. On
     CPUs products are added up in place; step by step, autograd writes each of them and its gradient anew."""
     if padded.is_cuda or under_vmap():
-        y: Tensor = sum(shift * weight for shift, weight in zip(_shifts(padded, len(kernel)), kernel))  # type: ignore[assignment]
+        y: Tensor = sum(shift * weight for shift, weight in zip(_shifts(padded, len(kernel)), kernel))
         return y
     added: Tensor = _ShiftedSum.apply(padded, kernel)
     return added
