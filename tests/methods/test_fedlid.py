@@ -63,7 +63,7 @@ def test_once_means_before_the_first_round_only(tmp_path: Path) -> None:
     assert [r["round"] for r in notes.of("server")] == [1, 2, 3]
 
 
-def test_every_round_notes_three_accuracies_and_the_headline_is_the_mean_over_clients(tmp_path: Path) -> None:
+def test_every_tested_round_notes_three_accuracies_and_the_headline_is_the_mean_over_clients(tmp_path: Path) -> None:
     _, notes = federate(tmp_path, FedLID(), rounds=2)
     for phase in ("trained", "averaged", "test"):
         assert [r["round"] for r in notes.of(phase)] == [1, 2], phase
@@ -71,6 +71,14 @@ def test_every_round_notes_three_accuracies_and_the_headline_is_the_mean_over_cl
         each = [numbers["trained_top1"] for numbers in row["clients"].values()]
         assert len(each) == 4
         assert row["metrics"]["top1"] == pytest.approx(sum(each) / 4)
+
+
+def test_trained_clients_are_tested_in_the_rounds_that_are(tmp_path: Path) -> None:
+    runs = {every: federate(tmp_path / f"{every}", FedLID(), rounds=3, evaluate_every=every) for every in (0, 1, 2)}
+    for every, rounds in {0: [], 1: [1, 2, 3], 2: [2, 3]}.items():
+        for phase in ("trained", "averaged", "test"):
+            assert [r["round"] for r in runs[every][1].of(phase)] == rounds, phase
+    assert runs[0][0].weights.equal(runs[1][0].weights), "what is learned does not depend on tests"
 
 
 def test_a_local_head_never_leaves_its_client(tmp_path: Path) -> None:

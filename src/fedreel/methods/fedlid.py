@@ -57,10 +57,10 @@ class FedLID(Method):
         for round in fed.rounds():
             if self.when == "once" and round == 1:
                 fed.weights = self.at_server(fed, fed.weights)
-            mean = fed.average(fed.sample(), fed.weights)
-            _note(fed, mean)
+            mean = fed.average(fed.sample(), fed.weights, tested=fed.tested)
             fed.models["averaged"] = averaged = mean.weights
             if fed.tested:
+                _note(fed, mean)
                 fed.evaluate(averaged, phase="averaged")
             fed.weights = self.at_server(fed, averaged) if self.when == "every-round" else averaged
 
@@ -76,8 +76,9 @@ class FedLID(Method):
 
     def local_training(self, client: Client) -> None:
         client.fit()
-        scores = client.test()
-        client.numbers |= {f"trained_{name}": scores[name] for name in ("top1", "top1_own") if name in scores}
+        if client.arg("tested", bool):
+            scores = client.test()
+            client.numbers |= {f"trained_{name}": scores[name] for name in ("top1", "top1_own") if name in scores}
 
 
 def _note(fed: Federation, average: Average) -> None:

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreel.errors import RecipeError
+from fedreel.tasks.skeleton import stgcn
+from fedreel.tasks.skeleton.by_joint import joints_first, joints_last, over_joints, over_time, pays
 from fedreel.tasks.skeleton.ctrgcn import CTRGCNConfig, Product, RefinedConvolution
 from fedreel.tasks.skeleton.graph import adjacency, hops, scales, subsets
 from fedreel.tasks.skeleton.joints import KINECT_V1, KINECT_V2, Joints
@@ -20,13 +22,14 @@ from fedreel.tasks.skeleton.msg3d import SCALES, WINDOW_SCALES, MSG3DConfig, Win
 from fedreel.tasks.skeleton.mstgcn import Layer as MSTLayer
 from fedreel.tasks.skeleton.mstgcn import MSTGCNConfig
 from fedreel.tasks.skeleton.network import (
+    Pointwise,
     Skeleton,
     SkeletonBackbone,
     SkeletonConfig,
     spread_at_once,
     spread_by_frame,
 )
-from fedreel.tasks.skeleton.stgcn import STGCNConfig
+from fedreel.tasks.skeleton.stgcn import Layer, STGCNConfig
 from fedreel.tasks.skeleton.temporal import Branches, Timewise
 
 Config = Callable[..., SkeletonConfig]
@@ -268,6 +271,49 @@ def test_a_convolution_over_time_is_pytorchs(kernel: int, stride: int, dilation:
     conv = Timewise(4, 6, kernel, stride, dilation).double()
     x = moves().flatten(3)[:, :1].expand(-1, 4, -1, -1) * torch.arange(1.0, 5.0)[:, None, None]
     torch.testing.assert_close(conv(x), nn.Conv2d.forward(conv, x))
+
+
+@pytest.mark.parametrize(("channels", "stride", "first"), [(8, 1, False), (8, 2, False), (3, 1, True), (4, 1, False)])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_layer_by_joint_is_the_layer_by_channel(
+    monkeypatch: pytest.MonkeyPatch, channels: int, stride: int, first: bool, training: bool
+) -> None:
+    """Results, gradients and running statistics; with shortcuts of every kind."""
+    torch.manual_seed(0)
+    graph = subsets(20, KINECT_V1.bones, KINECT_V1.centre)
+    layers = [Layer(channels, 8, graph, stride, 0.0, first).double().train(training)]
+    layers.append(copy.deepcopy(layers[0]))
+    found = []
+    for layer, by_joint in zip(layers, (True, False)):
+        x = torch.randn(2, channels, 11, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        x.requires_grad_()
+        assert pays(layer.temporal, x)
+        monkeypatch.setattr(stgcn, "pays", lambda *_, by_joint=by_joint: by_joint)
+        y = layer(x, graph.double())
+        weights = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view(y.shape)
+        gradients = torch.autograd.grad((y * weights).sum(), (x, *layer.parameters()))
+        found.append((y, *gradients, *(b.double() for b in layer.buffers())))
+    assert found[0][0].shape == (2, 8, -(-11 // stride), 20)
+    for one, other in zip(*found):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("frames", [1, 3, 5, 20])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_all_frames_with_all_is_pytorchs_convolution_over_time(frames: int, stride: int) -> None:
+    conv = nn.Conv2d(3, 4, (9, 1), (stride, 1), (4, 0)).double()
+    x = torch.randn(2, 3, frames, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(joints_last(over_time(conv, joints_first(x))), conv(x))
+
+
+def test_both_convolutions_read_what_the_one_before_wrote_without_a_copy() -> None:
+    """That is what the order in memory is for."""
+    torch.manual_seed(0)
+    h = joints_first(torch.randn(2, 8, 11, 20))
+    spatial, temporal = Pointwise(8, 3 * 8), Timewise(8, 8, 9)
+    for written in (h, over_joints(spatial, h, torch.randn(3, 20, 20)), over_time(temporal, h)):
+        assert written.shape == h.shape
+        assert written.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("stride", [1, 2])

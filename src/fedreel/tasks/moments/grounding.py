@@ -14,6 +14,7 @@ from fedreel.models.lstm import TwoWayLSTM
 from fedreel.tasks.moments.attention import PADDING, hide, real_tokens
 from fedreel.tasks.moments.detr import DetrBackbone, DetrHead
 from fedreel.tasks.moments.grounding_heads import HEADS, Located, candidates, decode, loss, temporal_distribution
+from fedreel.tasks.moments.shifted import shifted_sum
 
 __all__ = [
     "Grounder",
@@ -168,7 +169,7 @@ class Sentence(nn.Module):
         real = real_tokens(words)
         h = self.encode(self.dropout(self.vectors(words)), real) * real.unsqueeze(-1)
         logits = self.weight(self.hidden(h).tanh()).squeeze(-1)
-        q = (hide(logits, real).softmax(-1).unsqueeze(-2) @ h).squeeze(-2)
+        q = (hide(logits, real).softmax(-1).unsqueeze(-1) * h).sum(-2)
         return h, q, real
 
 
@@ -213,8 +214,7 @@ class Separable(nn.Module):
         self.across = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        moved = _neighbours(x, len(self.along), self.border)
-        y: Tensor = self.across(sum(m * weight for m, weight in zip(moved, self.along)))
+        y: Tensor = self.across(shifted_sum(_padded(x, len(self.along), self.border), self.along))
         return y
 
 
@@ -259,15 +259,19 @@ def _over_words(encoder: str, word_width: int, width: int, dropout: float) -> nn
     return Convolutions(enter, Dense(width, WORD_KERNEL), Dense(width, WORD_KERNEL), width, dropout)
 
 
-def _neighbours(x: Tensor, kernel: int, border: bool = True) -> list[Tensor]:
-    """For (..., N, width), the tensors that hold at each position what lies -kernel // 2 to kernel // 2 from it: beyond
-    the ends 0 or, without a `border`, what lies at the ends."""
-    if border:
-        padded = F.pad(x, (0, 0, kernel // 2, kernel // 2))
-    else:
-        first, last = (end.expand(*x.shape[:-2], kernel // 2, -1) for end in (x[..., :1, :], x[..., -1:, :]))
-        padded = torch.cat([first, x, last], dim=-2)
+def _neighbours(x: Tensor, kernel: int) -> list[Tensor]:
+    """For (..., N, width), the tensors that hold at each position what lies -kernel // 2 to kernel // 2 from it, and 0
+    beyond the ends."""
+    padded = _padded(x, kernel, border=True)
     return [padded[..., i : i + x.shape[-2], :] for i in range(kernel)]
+
+
+def _padded(x: Tensor, kernel: int, border: bool) -> Tensor:
+    """(..., N, width) with kernel // 2 positions more at either end: 0 or, without a `border`, what lies at the end."""
+    if border:
+        return F.pad(x, (0, 0, kernel // 2, kernel // 2))
+    first, last = (end.expand(*x.shape[:-2], kernel // 2, -1) for end in (x[..., :1, :], x[..., -1:, :]))
+    return torch.cat([first, x, last], dim=-2)
 
 
 def _vectors(n_words: int, word_width: int, given: Tensor | None) -> nn.Module:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from fedreel.kernels.norm import normed
 from fedreel.models.backbone import Published
 from fedreel.models.pretrained import load_pretrained
+from fedreel.tasks.skeleton.by_joint import joints_first, joints_last, over_joints, over_time, pays, pointwise
 from fedreel.tasks.skeleton.layered import LayeredBackbone, LayeredConfig
 from fedreel.tasks.skeleton.network import FSARS, Pointwise, Skeleton, spread
 from fedreel.tasks.skeleton.temporal import Timewise, shortcut
@@ -70,8 +71,20 @@ class Layer(nn.Module):
         self.residual = None if first else shortcut(channels, out, stride)
 
     def forward(self, x: Tensor, matrices: Tensor) -> Tensor:
+        if pays(self.temporal, x):
+            return joints_last(self._by_joint(joints_first(x), matrices * self.importance))
         h = normed(self.spatial_bn, spread(self.spatial(x), matrices * self.importance), then="relu")
-        h, beside = self.temporal(h), None if self.residual is None else self.residual(x)
+        return self._ended(self.temporal(h), None if self.residual is None else self.residual(x))
+
+    def _by_joint(self, x: Tensor, matrices: Tensor) -> Tensor:
+        h = over_time(self.temporal, normed(self.spatial_bn, over_joints(self.spatial, x, matrices), then="relu"))
+        if not isinstance(self.residual, nn.Sequential):
+            return self._ended(h, None if self.residual is None else x)
+        conv, norm = self.residual
+        assert isinstance(conv, Pointwise)
+        return self._ended(h, norm(pointwise(conv, x)))
+
+    def _ended(self, h: Tensor, beside: Tensor | None) -> Tensor:
         if not self.dropout:
             return normed(self.temporal_bn, h, beside, "relu")
         h = F.dropout(self.temporal_bn(h), self.dropout, self.training)

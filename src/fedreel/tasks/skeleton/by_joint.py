@@ -1,0 +1,75 @@
+"""ST-GCN's convolutions on CPUs: of maps (V, C, N, T) whose memory goes by joint, sequence, frame, channel. In that
+order both are plain matrix products, over joints and over time, which neither copy nor turn what they read."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedreel.machine.device import under_vmap
+
+COPIES = 24  # channels out whose products take as long as laying the frames that a place sees side by side
+
+
+def pays(conv: nn.Conv2d, x: Tensor) -> bool:
+    """Whether `over_time` beats a product over the frames that a place sees, laid side by side: it multiplies all
+    frames with all, by zero where they are too far apart, but copies nothing."""
+    if x.is_cuda or under_vmap() or conv.dilation[0] != 1:
+        return False
+    return x.shape[2] / conv.kernel_size[0] <= 1 + COPIES / conv.out_channels
+
+
+def joints_first(x: Tensor) -> Tensor:
+    """(V, C, N, T) of maps (N, C, T, V)."""
+    return x.permute(3, 1, 0, 2).contiguous(memory_format=torch.channels_last)
+
+
+def joints_last(h: Tensor) -> Tensor:
+    """(N, C, T, V) again; memory stays as it is."""
+    return h.permute(2, 1, 3, 0)
+
+
+def over_joints(conv: nn.Conv2d, h: Tensor, matrices: Tensor) -> Tensor:
+    """A 1 x 1 convolution to K maps, moved along the matrices (K, V, W) and added up: (W, D, N, T)."""
+    v, c, n, t = h.shape
+    k, _, w = matrices.shape
+    weight, bias = conv.weight.view(k, -1, c).transpose(1, 2), _bias(conv).view(k, 1, -1)
+    maps = torch.baddbmm(bias, h.permute(0, 2, 3, 1).reshape(1, -1, c).expand(k, -1, -1), weight)
+    moved = matrices.permute(2, 0, 1).reshape(w, k * v) @ maps.view(k * v, -1)
+    return moved.view(w, n, t, -1).permute(0, 3, 1, 2)
+
+
+def over_time(conv: nn.Conv2d, h: Tensor) -> Tensor:
+    """A convolution over time as a product of all frames with all: (V, D, N, frames out)."""
+    v, c, n, t = h.shape
+    d, kernel = conv.out_channels, conv.kernel_size[0]
+    taps, out = _taps(t, kernel, conv.stride[0], int(conv.padding[0]))
+    seen = torch.from_numpy(taps).to(conv.weight)
+    matrix = (conv.weight.view(d * c, kernel) @ seen).view(d, c, t, out).permute(3, 0, 2, 1).reshape(out * d, t * c)
+    bias = _bias(conv).expand(out, d).reshape(-1)
+    moved = F.linear(h.permute(0, 2, 3, 1).reshape(v * n, t * c), matrix, bias)
+    return moved.view(v, n, out, d).permute(0, 3, 1, 2)
+
+
+def pointwise(conv: nn.Conv2d, h: Tensor) -> Tensor:
+    """A 1 x 1 convolution with a stride in time."""
+    taken = h[..., :: conv.stride[0]].permute(0, 2, 3, 1)
+    return F.linear(taken, conv.weight.flatten(1), conv.bias).permute(0, 3, 1, 2)
+
+
+@lru_cache(maxsize=64)
+def _taps(frames: int, kernel: int, stride: int, padding: int) -> tuple[np.ndarray, int]:
+    """(kernel, frames * out): 1 where a frame is what the kernel's tap sees for a frame of the result, of which there
+    are `out`."""
+    out = (frames + 2 * padding - kernel) // stride + 1
+    tap = np.arange(frames)[:, None] - stride * np.arange(out) + padding
+    return (tap.ravel() == np.arange(kernel)[:, None]).astype(np.float32), out
+
+
+def _bias(conv: nn.Conv2d) -> Tensor:
+    assert conv.bias is not None
+    return conv.bias
