@@ -47,10 +47,12 @@ class Kept:
         return line if enough else {}
 
     def add(self, cells: Sequence[Cell]) -> None:
-        """Write the file anew, with those of the cells that are finished."""
-        for cell in cells:
-            if cell.finished():
-                self.known[cell.key] = line_of(cell, self.known.get(cell.key, {}))
+        """Write the file anew, with those of the cells that are finished, if there are any."""
+        finished = [cell for cell in cells if cell.finished()]
+        if not finished:
+            return
+        for cell in finished:
+            self.known[cell.key] = line_of(cell, self.known.get(cell.key, {}))
         lines = [self.of, *(self.known[key] for key in sorted(self.known))]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(self.path, "".join(json.dumps(line) + "\n" for line in lines))
