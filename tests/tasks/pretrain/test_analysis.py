@@ -17,7 +17,9 @@ from fedreel.errors import DataError, RunError
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedvssl import FedVSSL
 from fedreel.reproduce import reproduce
-from fedreel.reproduce.fedvssl import adapt, relate
+from fedreel.reproduce.cells import DERIVED
+from fedreel.reproduce.fedvssl import adapt
+from fedreel.reproduce.fedvssl_effort import effort, relate
 from fedreel.reproduce.spec import Row
 from fedreel.tasks.pretrain import analysis as pretraining
 from fedreel.tasks.pretrain.task import Pretrain
@@ -105,11 +107,15 @@ def test_costs_beside_the_run_in_one_place(tmp_path: Path) -> None:
     slow = costing(tmp_path / "slow", [["b"]] * 2, [0.3, 0.59], epochs=3)
     assert [pretraining.passes(run) for run in (centre, quick, slow)] == [8.0, 2.0, 1.5]
     names = ("centralised", "FedAvg", "FedVSSL")
-    found = relate([(Row(name, {}), path) for name, path in zip(names, (centre, quick, slow))])
-    assert found[0] == {"passes": 8.0, "saved": 0.0, "rounds": 4.0}
-    assert found[1] == {"passes": 2.0, "saved": 0.75, "rounds": 2.0}
-    assert found[2] == {"passes": 1.5, "saved": pytest.approx(1 - 1.5 / 8)}  # never as good
-    assert relate([(Row("FedAvg", {}), quick)]) == [{"passes": 2.0}]
+    cells = [(Row(name, {}), path) for name, path in zip(names, (centre, quick, slow))]
+    assert relate(cells) == [{}, {}, {}]  # nothing is read off them yet
+    for _, path in cells:
+        (path / DERIVED).write_text(json.dumps({"effort": effort(path)}))
+    found = relate(cells)
+    assert found[0] == {"saved": 0.0, "rounds": 4.0}
+    assert found[1] == {"saved": 0.75, "rounds": 2.0}
+    assert found[2] == {"saved": pytest.approx(1 - 1.5 / 8)}  # never as good
+    assert relate(cells[1:2]) == [{}]
 
 
 def test_twenty_seven_epochs_of_the_paper_are_seven_tenths_less_than_ninety(tmp_path: Path) -> None:
