@@ -17,6 +17,7 @@ from fedreel.engines.processes import memory, messages
 from fedreel.engines.processes.forecast import Forecast
 from fedreel.engines.processes.memory import Region, look_into
 from fedreel.engines.processes.messages import Channel, Ended, Shared, new_line
+from support.open_files import open_files
 
 TENSORS = [
     torch.arange(5, dtype=torch.int64),
@@ -31,13 +32,13 @@ TENSORS = [
 
 @pytest.fixture
 def ends() -> Iterator[tuple[Channel, Channel]]:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     here, line = new_line()
     there = Channel(line)
     yield here, there
     here.close()
     there.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files() <= before
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -121,10 +122,10 @@ def test_a_model_that_many_get_is_written_once_and_goes_with_the_last(ends: tupl
         ends[0].send_order(Order(1, 3, "c3", TRAIN, {"global": weights}), shared)
         assert ends[1].receive_order().models["global"].equal(weights)
         assert made.call_count == 2
-    opened = len(os.listdir("/proc/self/fd"))
+    opened = open_files()
     for step in range(4):
         shared.release((1, step))
-    assert len(os.listdir("/proc/self/fd")) == opened - 2
+    assert open_files() == opened - 2
 
 
 def test_what_is_looked_at_is_not_written_over_and_the_rest_is_used_again(ends: tuple[Channel, Channel]) -> None:
@@ -146,7 +147,7 @@ def test_what_is_looked_at_is_not_written_over_and_the_rest_is_used_again(ends: 
 
 
 def test_a_larger_model_gets_memory_of_its_own_and_few_regions_wait(ends: tuple[Channel, Channel]) -> None:
-    opened = len(os.listdir("/proc/self/fd"))
+    opened = open_files()
     sizes = [10, 1000, 10, 3000, 20, 100_000, 5]
     for _ in range(3):
         found = [pass_result(ends, Answer(1, 1, "c", {}, {"t": torch.full((n,), n)})) for n in sizes]
@@ -154,7 +155,7 @@ def test_a_larger_model_gets_memory_of_its_own_and_few_regions_wait(ends: tuple[
         del found
         ends[1].send_order(Order(1, 1, "c", ASK, {}), Shared())
         ends[0].receive_order()
-        assert len(os.listdir("/proc/self/fd")) == opened + 2
+        assert open_files() == opened + 2
     assert len(ends[1].views._content) <= 7  # those that were closed are forgotten with the next message
     pass_result(ends, Answer(1, 1, "c", {}))
     assert len(ends[1].views._content) == 2

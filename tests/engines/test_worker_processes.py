@@ -37,6 +37,7 @@ from fedreel.methods.scaffold import SCAFFOLD
 from support.descendants import descendants, running
 from support.flower_site import toy_recipe
 from support.gated import OPEN, started, work
+from support.open_files import open_files
 from support.toy import HeadStays, Notes, Random, Toy, make_worker, orders, results
 from support.warm import _processes
 
@@ -314,7 +315,7 @@ def wait_for_gate_last(client: Client, folder: Path) -> None:
 
 def test_threads_are_given_back_and_nothing_stays_open(tmp_path: Path) -> None:
     torch.set_num_threads(2)
-    files, children = len(os.listdir("/proc/self/fd")), descendants(os.getpid())
+    files, children = open_files(), descendants(os.getpid())
     with closing(scripted(tmp_path, 2, wait_for_gate_last)) as engine:
         for order in wanted(engine, "c0", "c1", "c2"):
             engine.submit(order)
@@ -327,7 +328,7 @@ def test_threads_are_given_back_and_nothing_stays_open(tmp_path: Path) -> None:
         engine.submit(wanted(engine, "c0")[0])
     assert torch.get_num_threads() == 2
     assert descendants(os.getpid()) <= children
-    assert len(os.listdir("/proc/self/fd")) == files
+    assert open_files() <= files
 
 
 def test_when_all_have_ended_what_is_left_to_hand_out_has_all_cores(tmp_path: Path) -> None:
