@@ -13,6 +13,7 @@ from fedreel.errors import RecipeError
 from fedreel.reproduce import find_table, reproduce
 from fedreel.reproduce.cells import DERIVED, Cell
 from fedreel.reproduce.equal_time import model_of, round_seconds, rounds_within
+from fedreel.reproduce.plan import by_row, by_table, plan
 from fedreel.reproduce.spec import Choose, Row, Scale, Table
 
 SECONDS = {"slow": 0.9, "quick": 0.25}  # of a round
@@ -73,6 +74,27 @@ def test_the_row_whose_time_is_taken_is_timed_even_if_it_is_not_wanted(
     use(monkeypatch)
     reproduce("any", "table", out=tmp_path, rows="quick", seeds=1)
     assert ran == [("quick", 0, 8), ("slow", 0, 8), ("quick", 0, 108)]
+
+
+def test_a_plan_counts_what_is_to_be_timed_and_knows_the_rounds_that_come_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: list[Any]
+) -> None:
+    """Two rows are timed and two values tried; the cells of the row that is to be as long are left until then, and
+    those that it had with other rounds are none of them."""
+    use(monkeypatch, choose=TRIED)
+    kept = tmp_path / "kept.jsonl"
+
+    def left(where: str) -> list[list[str]]:
+        found = plan("any", "table", out=tmp_path / where, cells=kept)
+        return [line[:-1] for line in (*by_table(found), *by_row(found))]
+
+    slow, quick = ["table", "slow", "0", "0", "0", "2"], ["table", "quick", "0", "4", "0", "2"]
+    assert left("out") == [["table", "2", "0", "4", "0", "4"], slow, quick]
+    reproduce("any", "table", out=tmp_path / "out", cells=kept)
+    assert left("out") == left("elsewhere") == [["table", "2", "4", "0", "4", "0"]]
+    text = kept.read_text().replace('"round seconds": 0.9', '"round seconds": 1.8')  # 216 rounds instead of 108
+    kept.write_text(text)
+    assert left("elsewhere") == [["table", "2", "4", "0", "2", "2"], ["table", "quick", "4", "0", "0", "2"]]
 
 
 def test_nothing_is_timed_where_the_scale_does_not_ask_for_it(

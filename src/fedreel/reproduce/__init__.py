@@ -140,7 +140,7 @@ def _in_time(sweeps: Sequence[Sweep], device: str, kept: Kept | None) -> list[Sw
     cells = [*{cell.folder: cell for cell in timings}.values()]
     for number, cell in enumerate(_each(cells, device, 1, kept), 1):
         print(f"[{number}/{len(cells)}] {cell.name}: timed", file=sys.stderr, flush=True)
-    return [sweep.in_time() for sweep in sweeps]
+    return [sweep.in_time(line_of) for sweep in sweeps]
 
 
 def _chosen(sweeps: Sequence[Sweep], device: str, jobs: int, kept: Kept | None) -> list[Sweep]:
@@ -179,14 +179,16 @@ class Sweep:
         folder, key = self._names(row, settings, 0)
         return Cell(row.label, 0, self.size.recipe, settings, folder, key, None, (round_seconds,))
 
-    def in_time(self) -> Self:
-        """With as many rounds for every row as fit into its time, once all are timed."""
-        timed = {row.label: self.timing(row).folder for row in (*self.rows, *self.to_time())} if self.to_time() else {}
-        found = {label: metrics_of(folder, (round_seconds,)) for label, folder in timed.items()}
-        seconds = {label: metrics["round seconds"] for label, metrics in found.items() if metrics}
+    def in_time(self, known: Callable[[Cell], Line]) -> Self:
+        """With as many rounds as fit into its time for every row that is timed, and so is that whose time it takes."""
+        if not self.to_time():
+            return self
+        found = {row.label: known(self.timing(row)) for row in (*self.rows, *self.to_time())}
+        read = {label: line.get("derived", {}).get(round_seconds.__name__) for label, line in found.items()}
+        seconds = {label: metrics["round seconds"] for label, metrics in read.items() if metrics}
         rows = []
         for row in self.rows:
-            if row.as_long_as and seconds:
+            if {row.label, row.as_long_as} <= seconds.keys():
                 other = model_of(row, self.spec.rows_for(self.data))
                 rounds = _settings(self.spec, self.size, other, 0)["round.rounds"]
                 rounds = rounds_within(rounds, seconds[other.label], seconds[row.label])

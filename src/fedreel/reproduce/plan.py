@@ -10,14 +10,17 @@ from statistics import fmean
 from typing import Any
 
 from fedreel.reproduce import Sweep, wanted
+from fedreel.reproduce.cells import Cell
+from fedreel.reproduce.equal_time import model_of
 from fedreel.reproduce.kept import Kept, Line, known_of, open_kept
 from fedreel.reproduce.spec import Row
 
 COLUMNS = ("table", "rows", "tries done", "tries left", "cells done", "cells left", "hours left")
 ROW_COLUMNS = ("table", "row", *COLUMNS[2:])
+KINDS = ("timings", "tries", "cells")
 NOTE = (
-    "tries: runs by which settings are chosen. While some tries of a row are left, none of its cells counts as done: it"
-    " has no settings yet. What several tables show counts once in `all`. hours left: each as long as finished ones of"
+    "tries: runs by which settings are chosen, or by which rows are timed that are to be as long as others. While some"
+    " tries of a row are left, none of its cells counts as done: it has no settings yet. What several tables show counts once in `all`. hours left: each as long as finished ones of"
     " its row, or else of its table, took; ? where that was not measured"
 )
 
@@ -36,12 +39,13 @@ class Planned:
 
     table: str
     label: str
+    timings: tuple[Part, ...]
     tries: tuple[Part, ...]
     cells: tuple[Part, ...]
 
     @property
     def left(self) -> int:
-        return sum(not part.line for part in (*self.tries, *self.cells))
+        return sum(not part.line for kind in KINDS for part in getattr(self, kind))
 
 
 def plan(
@@ -77,26 +81,29 @@ def by_row(rows: Sequence[Planned], jobs: int = 1) -> list[list[str]]:
 
 def _rows(sweep: Sweep, kept: Kept | None) -> Iterator[Planned]:
     known = partial(known_of, kept=kept)
-    chosen = sweep.choose(known)
+    chosen = sweep.in_time(known).choose(known)
     for row, settled in zip(sweep.rows, chosen.rows):
-        tries = sweep.tries(row)
-        parts = tuple(Part((cell.key,), known(cell)) for cell in tries)
-        if all(part.line for part in parts):
+        wanted = _timings(sweep, row), sweep.tries(row)
+        timings, tries = ([Part((cell.key,), known(cell)) for cell in cells] for cells in wanted)
+        if all(part.line for part in (*timings, *tries)):
             made = (chosen.cell(settled, seed) for seed in sweep.size.seeds)
             cells = [Part((cell.key,), known(cell)) for cell in made]
-        else:
-            cells = [Part(_any_of(sweep, row, seed), {}) for seed in sweep.size.seeds]
-        yield Planned(sweep.table, row.label, parts, tuple(cells))
+        else:  # known by what its settings come from: of the same comes the same
+            by = [key for part in (*timings, *tries) for key in part.name]
+            cells = [Part((*by, f"seed {seed}"), {}) for seed in sweep.size.seeds]
+        yield Planned(sweep.table, row.label, tuple(timings), tuple(tries), tuple(cells))
 
 
-def _any_of(sweep: Sweep, row: Row, seed: int) -> tuple[str, ...]:
-    """A cell whose settings are still to be chosen is known by its row's tries: of the same comes the same choice."""
-    return (*(cell.key for cell in sweep.tries(row)), f"seed {seed}")
+def _timings(sweep: Sweep, row: Row) -> list[Cell]:
+    """What says how many rounds the row has: its own time, and that of the row that it is to be as long as."""
+    if not row.as_long_as or not sweep.to_time():
+        return []
+    return [sweep.timing(one) for one in (row, model_of(row, sweep.spec.rows_for(sweep.data)))]
 
 
 def _merged(rows: Sequence[Planned]) -> Planned:
     """All rows as one, in which nothing is there twice; what one of them lacks is to be run."""
-    parts: dict[str, dict[tuple[str, ...], Part]] = {"tries": {}, "cells": {}}
+    parts: dict[str, dict[tuple[str, ...], Part]] = {kind: {} for kind in KINDS}
     for row in rows:
         for kind, found in parts.items():
             for part in getattr(row, kind):
@@ -107,7 +114,7 @@ def _merged(rows: Sequence[Planned]) -> Planned:
 
 def _counts(row: Planned) -> list[str]:
     found = []
-    for parts in (row.tries, row.cells):
+    for parts in ((*row.timings, *row.tries), row.cells):
         done = sum(bool(part.line) for part in parts)
         found += [str(done), str(len(parts) - done)]
     return found
@@ -118,7 +125,7 @@ def _hours(rows: Sequence[Planned], every: Sequence[Planned], jobs: int) -> str:
     left: dict[tuple[str, ...], float | None] = {}
     for row in rows:
         table = [other for other in every if other.table == row.table]
-        for kind in ("tries", "cells"):
+        for kind in KINDS:
             parts: Sequence[Part] = getattr(row, kind)
             own, all_of = _seconds(parts), _seconds([part for other in table for part in getattr(other, kind)])
             mean = fmean(own or all_of) if own or all_of else None
