@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image as Picture
 from torch import nn
 
 from fedreel.api import run
@@ -26,6 +26,7 @@ from fedreel.tasks.image.population import TestPictures as Shared
 from fedreel.tasks.image.task import Image
 from fedreel.tasks.recognition.task import Recognition
 from support.networks import small_r3d
+from support.pictures import pictures
 from support.tiny import videos
 
 TINY_RESNET = ResNet10Config(width=2, small_stem=True)
@@ -39,19 +40,6 @@ TINY: dict[str, Any] = {
     "round.evaluate_every": 1,
     "device": "cpu",
 }
-
-
-def pictures(root: Path, owners: int = 2, each: int = 6) -> Path:
-    """OWNER/{train,test}/CLASS/*.png: dark ones and light ones."""
-    for owner in range(owners):
-        for kind in range(2):
-            for nth in range(each):
-                folder = root / f"owner{owner}" / ("test" if nth == 0 else "train") / f"class{kind}"
-                folder.mkdir(parents=True, exist_ok=True)
-                rng = np.random.default_rng([owner, kind, nth])
-                pixels = rng.integers(120 * kind, 120 * kind + 130, (16, 16, 3), dtype=np.uint8)
-                Picture.fromarray(pixels).save(folder / f"{nth}.png")
-    return root
 
 
 def test_accuracy_under_the_clients_own_distribution_by_hand() -> None:
@@ -68,6 +56,32 @@ def test_accuracy_under_the_clients_own_distribution_by_hand() -> None:
     assert found["top1"] == pytest.approx(0.5)
     assert found["top1_own"] == pytest.approx(0.75)
     assert found["n"] == 4
+
+
+@torch.no_grad()
+def test_clients_that_test_one_model_look_at_the_common_images_once() -> None:
+    """Each by its own weights all the same; another model, or the same one after a step, is asked anew."""
+    torch.manual_seed(0)
+    task = Image(classes=2, size=16, backbone=TINY_RESNET)
+    images, labels = torch.randint(256, (6, 16, 16, 3), dtype=torch.uint8), torch.tensor([0, 1, 0, 1, 1, 1])
+    common = Shared(images, labels, torch.ones(6))
+    clients = [replace(common, weights=torch.rand(6)) for _ in range(3)]
+    model, other = task.model().eval(), task.model().eval()
+    seen: list[int] = []
+    for one in (model, other):
+        one.backbone.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))  # type: ignore[union-attr]
+
+    def told(model: nn.Module) -> list[dict[str, float]]:
+        return [task.evaluate(model, client, 4) for client in clients]
+
+    def alone(model: nn.Module) -> list[dict[str, float]]:
+        return [task.evaluate(model, Shared(images, labels, client.weights), 4) for client in clients]
+
+    for asked in (model, other, model):
+        assert told(asked) == told(asked) == alone(asked)
+    next(iter(model.backbone.parameters())).mul_(-3.0)  # type: ignore[union-attr]
+    assert told(model) == alone(model)
+    assert sum(seen) == 4 * 6 + 4 * 3 * 6
 
 
 @pytest.mark.parametrize("kind", ["image", "recognition"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedreel import playground
 from fedreel.config import DataConfig
@@ -28,6 +28,25 @@ from fedreel.tasks.image.pictures import Pictures, open_pictures
 
 
 @dataclass(frozen=True)
+class Answers:
+    """What was said of each of some images: 1 if it was right, else 0; and the loss. By whom: the model with its
+    tensors as they were, and the task."""
+
+    model: nn.Module
+    tensors: tuple[Tensor, ...]
+    training: bool
+    task: object
+    right: Tensor
+    losses: Tensor
+
+    def by(self, model: nn.Module, task: object) -> bool:
+        """Whether they would say the same."""
+        if self.model is not model or self.training != model.training or self.task is not task:
+            return False
+        return all(map(torch.equal, self.tensors, model.state_dict().values()))
+
+
+@dataclass(frozen=True)
 class TestPictures:
     """Test images that several clients share, once on each device. A batch is (images, labels), or what a frozen
     network made of the images, labels, and what the images look like. The mean of a client's `weights` times what is
@@ -42,6 +61,8 @@ class TestPictures:
     placed: dict[tuple[str, str], tuple[Tensor, ...]] = field(default_factory=dict, repr=False, compare=False)
     """(Kind, device) -> images, labels and what is beside. Who shares the images shares this too, so that no device
     has them twice."""
+    answers: dict[tuple[str, str, int, int], Answers] = field(default_factory=dict, repr=False, compare=False)
+    """The last model's, likewise shared: clients that test one model give the same answers."""
 
     def __len__(self) -> int:
         return self.labels.shape[0]
@@ -64,6 +85,19 @@ class TestPictures:
 
     def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, ...]]:
         return Tensors(self._rows).batches(size, generator)
+
+    def answered(
+        self, model: nn.Module, task: object, size: int, answer: Callable[[], tuple[Tensor, Tensor]]
+    ) -> Answers:
+        """What is said of all images, in batches of this size: `answer` is asked unless the last who was asked about
+        them had the same model."""
+        device = self.images.device
+        stream = torch.cuda.current_stream(device).stream_id if device.type == "cuda" else 0  # others' may not be ready
+        key = self.kind, str(device), stream, size
+        if key not in self.answers or not self.answers[key].by(model, task):
+            tensors = tuple(tensor.clone() for tensor in model.state_dict().values())
+            self.answers[key] = Answers(model, tensors, model.training, task, *answer())
+        return self.answers[key]
 
     @property
     def own(self) -> Tensors:

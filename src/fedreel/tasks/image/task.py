@@ -119,13 +119,18 @@ class Image(Contrasting):
         """`top1_own` is the accuracy if classes were as common as among the client's training images."""
         if self.objective == "views" or not isinstance(examples, TestPictures) or not len(examples):
             return super().evaluate(model, examples, batch_size)
-        right, losses = [], []
-        for batch in examples.batches(batch_size):
-            logits = self.forward(model, batch).logits
-            right.append(logits.argmax(1) == batch[1])
-            losses.append(F.cross_entropy(logits, batch[1], reduction="none"))
-        hits = torch.cat(right).float()
-        found = {"top1": hits.mean(), "top1_own": (hits * examples.weights).mean(), "loss": torch.cat(losses).mean()}
+
+        def answer() -> tuple[Tensor, Tensor]:
+            right, losses = [], []
+            for batch in examples.batches(batch_size):
+                logits = self.forward(model, batch).logits
+                right.append(logits.argmax(1) == batch[1])
+                losses.append(F.cross_entropy(logits, batch[1], reduction="none"))
+            return torch.cat(right).float(), torch.cat(losses)
+
+        said = examples.answered(model, self, batch_size, answer)
+        hits = said.right
+        found = {"top1": hits.mean(), "top1_own": (hits * examples.weights).mean(), "loss": said.losses.mean()}
         return {name: float(value) for name, value in found.items()} | {"n": float(len(hits))}
 
     def judged(self, examples: Examples) -> Examples:
