@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedreel.config import load_recipe
 from fedreel.errors import DataError
-from fedreel.reproduce import _settings, for_data
-from fedreel.reproduce.fedlid import LITE0, NONE, RESNET18, TABLES
+from fedreel.reproduce import Sweep, _settings, for_data, wanted
+from fedreel.reproduce.cells import DERIVED, merged
+from fedreel.reproduce.fedlid import CHOICES, DRAWN, OPTIONS, TABLES
+from fedreel.reproduce.fedlid_paper import AHEAD, BEST, IID, LITE0, NON_IID, NONE, RESNET18, printed
+from fedreel.reproduce.spec import Row
 
 
 def given(folder: Path, *weights: str) -> Path:
@@ -89,6 +94,70 @@ def test_figures_are_made_of_the_tables_cells(tmp_path: Path) -> None:
             cells.append([load_recipe(size.recipe, _settings(spec, size, row, 0)) for row in spec.rows_for(data)])
         assert all(cell in cells[1] for cell in cells[0])
         assert len(cells[0]) == 6
+
+
+def swept(data: Path, *tables: str) -> dict[str, Sweep]:
+    sweeps = wanted("fedlid", *tables, scale="small", data=data, out=data / "out", rows="", seeds=None, over={})
+    return {sweep.table: sweep for sweep in sweeps}
+
+
+def test_fedca_with_few_labels_is_the_run_with_all_of_them(tmp_path: Path) -> None:
+    """It looks at none: what differs is the probe, by which settings are chosen, too."""
+    sweeps = swept(given(tmp_path / "data"), "table2", "table4", "table5")
+    rows = {(table, row.label): row for table, sweep in sweeps.items() for row in sweep.rows if row.name == "FedCA"}
+    few = [label for table, label in rows if table == "table5"]
+    assert len(few) == 4
+    for label in few:
+        (other,) = (table for table in ("table2", "table4") if (table, label) in rows)
+        found = []
+        for table in (other, "table5"):
+            sweep, row = sweeps[table], rows[table, label]
+            found.append(([cell.key for cell in sweep.tries(row)], sweep.cell(row, 0).key))
+        assert found[0] == found[1]
+    tries = [cell for table, row in rows.items() for cell in sweeps[table[0]].tries(row)]
+    read = {tuple(function.__name__ for function in cell.derive) for cell in merged(tries)}
+    assert read == {("scores", "few_scores"), ("scores",)}  # of ResNet-50, which Table 5 does not have, once
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_an_option_that_is_chosen_for_fedlid_is_its_run(choice: str, tmp_path: Path) -> None:
+    sweeps = swept(given(tmp_path / "data"), "table1", "ablation")
+    for init in ("random", LITE0):
+        (option,) = (r for r in sweeps["ablation"].rows if r.name == choice and r.setting["init"] == init)
+        setting = {"split": IID, "init": init}
+        (fedlid,) = (r for r in sweeps["table1"].rows if r.name == "FedLID" and r.setting == setting)
+        chosen = replace(fedlid, settings={**fedlid.settings, **OPTIONS[choice]})
+        assert any(OPTIONS[choice].items() <= tried.items() for tried in fedlid.tries)
+        keys = [replace(sweeps["table1"], rows=(chosen,)).cell(chosen, 3).key, sweeps["ablation"].cell(option, 3).key]
+        assert keys[0] == keys[1]
+
+
+def test_only_what_figures_draw_is_tested_in_every_round(tmp_path: Path) -> None:
+    tables = ("table1", "table2", "table5", "ablation")
+    for table, sweep in swept(given(tmp_path / "data"), *tables).items():
+        for row in sweep.rows:
+            drawn = row.name in (*DRAWN, *CHOICES) and "5 clients" not in row.label and table != "table5"
+            every = _settings(sweep.spec, sweep.size, row, 0)["round.evaluate_every"]
+            assert every == 1 if drawn else every > 10, row.label
+            for tried in sweep.tries(row):
+                recipe = load_recipe(sweep.size.recipe, dict(tried.settings))
+                assert recipe.round.rounds == 3 < recipe.round.evaluate_every
+
+
+def test_by_how_much_fedlid_is_ahead_is_that_of_its_own_setting(tmp_path: Path) -> None:
+    trained = {("FedLID", IID): 0.5, (BEST, IID): 0.375, ("FedLID", "equal"): 0.75, (NONE, "equal"): 0.25}
+    cells = []
+    for number, ((name, split), value) in enumerate(trained.items()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / DERIVED).write_text(json.dumps({"accuracies": {"trained": value}}))
+        cells.append((Row(name, {}, {"split": split}), folder))
+    relate = TABLES["table1"].relate
+    assert relate is not None
+    assert relate(cells) == [{AHEAD: 0.125}, {AHEAD: 0.0}, {}, {}]
+    assert printed(IID, "FedLID") == {"trained": 47.52, AHEAD: 3.54}
+    assert printed(NON_IID, "FedLID") == {"trained": 48.88, AHEAD: 13.72}
+    assert printed(IID, NONE) == {}
 
 
 def test_each_option_changes_the_recipe_of_fedlid(tmp_path: Path) -> None:

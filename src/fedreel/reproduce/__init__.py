@@ -19,7 +19,7 @@ from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.files import write_atomic
 from fedreel.machine.processes import cores, in_processes
 from fedreel.report import write_table
-from fedreel.reproduce.cells import Cell, cell_names, metrics_of, why_diverged
+from fedreel.reproduce.cells import Cell, cell_names, merged, metrics_of, why_diverged
 from fedreel.reproduce.choose import UNCHOSEN, Choice, Try, check_unset, in_words, knows, narrowed, note
 from fedreel.reproduce.claims import in_words as in_one_line
 from fedreel.reproduce.claims import judged
@@ -54,16 +54,13 @@ def reproduce(
     out.mkdir(parents=True, exist_ok=True)
     sweeps = _in_time(sweeps, device, kept)
     sweeps = _chosen(sweeps, device, jobs, kept)
-    asked: dict[Path, Cell] = {}
+    asked = merged(cell for sweep in sweeps for cell in sweep.cells())
     shown: dict[Path, list[Sweep]] = {}
     for sweep in sweeps:
         for cell in sweep.cells():
-            also = asked.get(cell.folder, cell)
-            derive = tuple(dict.fromkeys((*also.derive, *cell.derive)))
-            asked[cell.folder] = replace(cell, derive=derive)
             shown.setdefault(cell.folder, []).append(sweep)
     contents: dict[str, dict[str, Any]] = {}
-    for number, cell in enumerate(_each([*asked.values()], device, jobs, kept), 1):
+    for number, cell in enumerate(_each(asked, device, jobs, kept), 1):
         print(f"[{number}/{len(asked)}] {cell.name}, seed {cell.seed}: done", file=sys.stderr, flush=True)
         for sweep in shown[cell.folder]:
             content = contents[sweep.table] = sweep.collect()
@@ -146,7 +143,7 @@ def _in_time(sweeps: Sequence[Sweep], device: str, kept: Kept | None) -> list[Sw
 def _chosen(sweeps: Sequence[Sweep], device: str, jobs: int, kept: Kept | None) -> list[Sweep]:
     """The sweeps, their rows with the best settings of their grids."""
     tries = [cell for sweep in sweeps for row in sweep.rows for cell in sweep.tries(row)]
-    cells = [*{cell.folder: cell for cell in tries}.values()]
+    cells = merged(tries)
     for number, cell in enumerate(_each(cells, device, jobs, kept), 1):
         print(f"[{number}/{len(cells)}] {cell.name}: tried", file=sys.stderr, flush=True)
     return [sweep.choose(line_of) for sweep in sweeps]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,15 @@ def cell_names(recipe: str, settings: Mapping[str, Any], row: str, seed: int, da
     slug = "".join(c if c.isalnum() else "-" for c in row.lower())
     marks = [hashlib.sha256(text.encode()).hexdigest()[:8] for text in (what, anywhere)]
     return f"{slug}-{marks[0]}-seed{seed}", f"{slug}-{marks[1]}-seed{seed}"
+
+
+def merged(cells: Iterable[Cell]) -> list[Cell]:
+    """Each that is run once, with all that is to be read off it."""
+    found: dict[Path, Cell] = {}
+    for cell in cells:
+        also = found.get(cell.folder, cell)
+        found[cell.folder] = replace(cell, derive=tuple(dict.fromkeys((*also.derive, *cell.derive))))
+    return [*found.values()]
 
 
 def metrics_of(folder: Path, derive: Sequence[Callable[[Path], Metrics]] = ()) -> Metrics:

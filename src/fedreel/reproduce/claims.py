@@ -8,20 +8,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 from statistics import fmean, stdev
+from types import MappingProxyType
 from typing import Any, Literal
 
 from fedreel.reproduce.spec import Claim
 
+Rows = Sequence[Mapping[str, Any]]
 Verdict = Literal["holds", "does not hold", "cannot be told"]
 ENOUGH = 4  # seeds; with fewer nothing is called
 MOST = 1000  # seeds beyond which it is not worth saying how many would tell
 
 
-def judged(claims: Sequence[Claim], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Every claim for every two rows that it is about and that have numbers; `rows` as a table's JSON has them."""
+def judged(
+    claims: Sequence[Claim], rows: Rows, others: Mapping[str, Rows] = MappingProxyType({})
+) -> list[dict[str, Any]]:
+    """Every claim for every two rows that it is about and that have numbers; `rows` as a table's JSON has them, and
+    `others` those of other tables, by name, on the same data."""
     found = []
     for claim in claims:
-        for pair in _pairs(claim, rows):
+        for pair in _pairs(claim, rows, others.get(claim.second, ()) if claim.second else rows):
             if all(metric in row["metrics"] for row, metric in zip(pair, claim.metrics)):
                 values = [row["metrics"][metric]["values"] for row, metric in zip(pair, claim.metrics)]
                 if any(a is not None and b is not None for a, b in zip(*values)):
@@ -29,11 +34,11 @@ def judged(claims: Sequence[Claim], rows: Sequence[Mapping[str, Any]]) -> list[d
     return found
 
 
-def _pairs(claim: Claim, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+def _pairs(claim: Claim, first_of: Rows, second_of: Rows) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Rows of the claim's names and settings that differ in nothing else."""
     better, worse = (
         [row for row in rows if row["method"] == name and said.items() <= row["setting"].items()]
-        for name, said in zip((claim.better, claim.worse), claim.settings)
+        for rows, name, said in zip((first_of, second_of), (claim.better, claim.worse), claim.settings)
     )
     said = {key for setting in claim.settings for key in setting}
     for first, second in product(better, worse):
@@ -72,6 +77,7 @@ def made(claim: Claim, settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "worse": claim.worse,
         "metric": claim.metric,
         "than": claim.metrics[1],
+        "second": claim.second,
         "higher": claim.higher,
         "by": "ours" if claim.ours else "paper",
         "setting": shared,
@@ -130,6 +136,7 @@ def statement(claim: Mapping[str, Any], less: str = "") -> str:
     first, second = (
         _with(claim[side], setting) for side, setting in zip(("better", "worse"), claim["settings"], strict=True)
     )
+    second += f" of {claim['second']}" if claim["second"] else ""
     metric, than = claim["metric"], claim["than"]
     if metric == than:
         said = f"{first} better than {second} in {metric}{'' if claim['higher'] else less}"

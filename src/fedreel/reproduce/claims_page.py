@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import importlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from fedreel.errors import DataError, nearest
 from fedreel.reproduce.claims import ENOUGH, judged, made, statement
 from fedreel.reproduce.of_papers import sections
-from fedreel.reproduce.spec import Table
+from fedreel.reproduce.spec import Claim, Table
 from fedreel.reproduce.stored import lines
 from fedreel.systems import systems
 
+Stored = Mapping[str, Any]
+Judged = tuple[dict[str, Any], Sequence[Stored]]
 HEAD = f"""# What the papers claim, and what holds here
 
 Every claim is about two numbers of a table: one row is better than another in a metric, or in one setting than in
-another, or one metric of a row lies above another. Rows are run with the same seeds, hence, in one setting, with the
-same clients, order of clients and initial weights, so the difference is taken seed by seed. A claim *holds* if
+another, or one metric of a row lies above another. Some are about rows of two tables, of the same data. Rows are run
+with the same seeds, hence, in one setting, with the same clients, order of clients and initial weights, so the
+difference is taken seed by seed. A claim *holds* if
 Student's 95 % interval of the mean difference lies above zero, *does not hold* if it lies below, and *cannot be told*
 otherwise, or with fewer than {ENOUGH} seeds; then the number of seeds is given that would tell a difference of this
 size. Ours are means ± standard deviations over seeds. Metrics with ↓: less is better. With *: the paper does not
@@ -56,33 +61,49 @@ def _read(folder: Path) -> list[dict[str, Any]]:
 
 def _section(title: str, tables: Mapping[str, Table], stored: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield f"## {title}"
-    rows: list[list[str]] = []
-    commands: list[str] = []
-    for content in stored:
-        claims = _claims(tables, content)
-        if claims:
-            commands.append(f"{len(commands) + 1}. `{content['command']}`")
-            rows += [_row(claim, content, len(commands)) for claim in claims]
-    if rows:
+    found = [pair for content in stored for pair in _claims(tables, content, stored)]
+    if found:
         columns = ("claim", "paper", "ours", "data", "seeds", "difference (95 %)", "verdict", "command")
-        yield lines([columns, *rows])
-        yield "\n".join(commands)
+        commands = [*dict.fromkeys(content["command"] for _, contents in found for content in contents)]
+        yield lines([columns, *(_row(claim, contents, commands) for claim, contents in found)])
+        yield "\n".join(f"{number}. `{command}`" for number, command in enumerate(commands, 1))
     open_claims = [text for table, spec in tables.items() for text in _not_run(table, spec, stored)]
     if open_claims:
         yield "Not run on any stored data: " + "; ".join(open_claims) + "."
 
 
-def _claims(tables: Mapping[str, Table], content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The claims that are made of a stored table today, by its numbers: one that is new needs no run."""
+def _claims(tables: Mapping[str, Table], content: Stored, stored: Sequence[Stored]) -> list[Judged]:
+    """The claims that are made of a stored table today, by its numbers and those of the others beside it: one that is
+    new needs no run. Each with the one or two tables that it is about."""
     if content["table"] not in tables:
         hint = nearest(content["table"], tables)
         raise DataError("there is no such table any more", where=content["path"], found=content["table"], hint=hint)
-    return judged(tables[content["table"]].claims, content["rows"])
+    return [pair for claim in tables[content["table"]].claims for pair in _judged(claim, content, stored)]
 
 
-def _row(claim: Mapping[str, Any], content: Mapping[str, Any], command: int) -> list[str]:
+def _judged(claim: Claim, content: Stored, stored: Sequence[Stored]) -> list[Judged]:
+    if not claim.second:
+        return [(one, (content,)) for one in judged([claim], content["rows"])]
+    return [
+        (one, (content, other))
+        for other in stored
+        if other["table"] == claim.second and _run_on(other) == _run_on(content)
+        for one in judged([claim], content["rows"], {claim.second: other["rows"]})
+    ]
+
+
+def _run_on(content: Stored) -> tuple[Any, ...]:
+    """What two tables must have in common if their rows are to be compared: data, scale, and what a user changed."""
+    words = shlex.split(content["command"])
+    changed = sorted(value for word, value in pairwise(words) if word == "--set")
+    return content["data"], content["scale"], changed
+
+
+def _row(claim: Mapping[str, Any], contents: Sequence[Stored], commands: Sequence[str]) -> list[str]:
     low_high = claim["interval"]
     spread = f" ({low_high[0]:+.3g} to {low_high[1]:+.3g})" if low_high else ""
+    content = contents[0]
+    shown = (f"{one['table']} [{commands.index(one['command']) + 1}]" for one in contents)
     more = f"; about {claim['would_tell']} seeds would tell" if claim["would_tell"] else ""
     return [
         statement(claim, less=" ↓") + (" *" if claim["by"] == "ours" else ""),
@@ -92,7 +113,7 @@ def _row(claim: Mapping[str, Any], content: Mapping[str, Any], command: int) -> 
         str(claim["seeds"]),
         f"{claim['ahead']:+.3g}{spread}",
         f"**{claim['verdict']}**{more}" if claim["verdict"] != "cannot be told" else f"{claim['verdict']}{more}",
-        f"{content['table']} [{command}]",
+        ", ".join(shown),
     ]
 
 
@@ -103,8 +124,8 @@ def _ours(cell: Mapping[str, Any]) -> str:
 
 def _not_run(table: str, spec: Table, stored: Sequence[Mapping[str, Any]]) -> list[str]:
     """Claims of a table that no stored one answers; one line if it is all of them."""
-    rows = [content["rows"] for content in stored if content["table"] == table]
-    left = [claim for claim in spec.claims if not any(judged([claim], found) for found in rows)]
+    own = [content for content in stored if content["table"] == table]
+    left = [claim for claim in spec.claims if not any(_judged(claim, content, stored) for content in own)]
     if len(left) == len(spec.claims) > 1:
         return [f"{table} ({len(left)} claims)"]
     return [f"{table}: {statement(made(claim, claim.settings))}" for claim in left]

@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedreel.errors import DataError
+from fedreel.reproduce import fedlid_claims as said
 from fedreel.reproduce import private
-from fedreel.reproduce.spec import Choose, Claim, Row, Scale, Table
+from fedreel.reproduce.cells import derived_of
+from fedreel.reproduce.fedlid_data import WEIGHTS, adapt, inits
+from fedreel.reproduce.fedlid_paper import (
+    AHEAD,
+    BEST,
+    FEW,
+    IID,
+    LITE0,
+    NON_IID,
+    NONE,
+    ONCE,
+    OTHERS_CLIENTS,
+    QUOTED,
+    RESNET18,
+    SUPERVISED,
+    others_setting,
+    printed,
+)
+from fedreel.reproduce.spec import Choose, Metrics, Row, Scale, Table
 from fedreel.tasks.image import analysis as image_runs
 
-SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
-PRINTED: dict[str, dict[str, float]] = {  # mean accuracy over local clients: Tables 1 and 3
-    "Dirichlet 1": {"20": 42.15, "40": 41.79, "60": 42.74, "80": 43.81, "100": 43.98, "FedLID": 47.52},
-    "Dirichlet 0.5": {"20": 32.83, "40": 33.08, "60": 32.84, "80": 34.32, "100": 35.16, "FedLID": 48.88},
-}
-QUOTED = {  # Tables 2 and 4: FedSimCLR, FedCA, both from FedCA's paper
-    "Dirichlet 1": {"FedSimCLR": 34.18, "FedCA": 39.47},
-    "Dirichlet 0.5": {"FedSimCLR": 33.63, "FedCA": 38.94},
-}
-FEW = {"Dirichlet 1": (32.09, 33.51), "Dirichlet 0.5": (22.46, 24.12)}  # Table 5: FedCA, FedLID with 10 % of labels
 SPLITS: dict[str, Mapping[str, Any]] = {
     "equal": {"name": "iid", "num_partitions": 10},
-    "Dirichlet 1": {"name": "dirichlet", "num_partitions": 10, "alpha": 1.0},
-    "Dirichlet 0.5": {"name": "dirichlet", "num_partitions": 10, "alpha": 0.5},
+    IID: {"name": "dirichlet", "num_partitions": 10, "alpha": 1.0},
+    NON_IID: {"name": "dirichlet", "num_partitions": 10, "alpha": 0.5},
 }
-LITE0, RESNET18 = "ImageNet, EfficientNet-Lite0", "ImageNet, ResNet-18"  # initial weights; the second is the paper's
-WEIGHTS = "resnet18*"  # a file beside the images, of torchvision's weights
 OTHERS_NETWORK: Mapping[str, Any] = {"task.backbone.name": "resnet50"}  # FedCA's paper, from random weights
-OTHERS_CLIENTS = 5
 BEGIN = "task.backbone.init"  # rows from random weights leave it empty
-SUPERVISED = {f"supervised server, {100 * s:.0f} %": {"method.server": "labels", "method.share": s} for s in SHARES}
-NONE, ONCE = "no server training", "server without labels, once"
 METHODS: dict[str, Mapping[str, Any]] = {
     NONE: {"method.server": "none"},
-    **SUPERVISED,
+    **{name: {"method.server": "labels", "method.share": share} for name, share in SUPERVISED.items()},
     ONCE: {"method.when": "once"},
     "FedLID": {},
 }
@@ -62,6 +66,14 @@ OPTIONS: dict[str, Mapping[str, Any]] = {  # what the paper leaves open, one cha
     NONE: METHODS[NONE],
     "no server training, rate 1e-4": {**METHODS[NONE], "train.lr": 1e-4},
 }
+CHOICES = (
+    "server's rate 1e-4",
+    "temperature 0.5",
+)  # of OPTIONS: what may be chosen for FedLID; then they are its cells
+DRAWN = (NONE, BEST, "FedLID")  # rows of Figures 3 and 4
+TESTED: Mapping[str, Any] = {"round.evaluate_every": 1}  # which they read, as one run with those of Tables 1 and 3
+TESTED_ONCE: Mapping[str, Any] = {"round.evaluate_every": 1000}  # after the last round
+TENTH: Mapping[str, Any] = {"task.label_share": image_runs.TENTH}
 RATES: Mapping[str, tuple[Any, ...]] = {"server.lr": (1e-3, 1e-4)}  # the paper's, and one for weights that know a lot
 TEMPERATURES: Mapping[str, tuple[Any, ...]] = {"task.temperature": (0.1, 0.5)}  # the paper gives none
 GRIDS: dict[str, Mapping[str, tuple[Any, ...]]] = {  # all rows with a server's rate or a contrast try the same values
@@ -70,43 +82,6 @@ GRIDS: dict[str, Mapping[str, tuple[Any, ...]]] = {  # all rows with a server's 
     "FedSimCLR": TEMPERATURES,
     **{key: {**RATES, **TEMPERATURES} for key in (ONCE, "FedLID", "FedCA")},
 }
-
-
-def adapt(data: Path) -> dict[str, Any]:
-    """Given data are a folder with two sources, `clients*` and `server*`: folders, or zips or tars of images; and a
-    file of torchvision's weights of ResNet-18, if there is to be a row that begins with them."""
-    sources = {}
-    for name in ("clients", "server"):
-        found = sorted(p for p in data.glob(f"{name}*") if not p.name.startswith(".")) if data.is_dir() else []
-        if len(found) != 1:
-            raise DataError(
-                f"there is not one source of images for the {name}",
-                where=str(data),
-                expected=f"{name}/, {name}.zip or {name}.tar.gz",
-                found=", ".join(p.name for p in found) or "none",
-            )
-        sources[name] = str(found[0].resolve())
-    return {"data.source": sources["clients"], "data.public": sources["server"]}
-
-
-def _weights(data: Path) -> Path | None:
-    found = sorted(p for p in data.glob(WEIGHTS) if p.suffix in (".pth", ".pt", ".safetensors"))
-    if len(found) > 1:
-        raise DataError(
-            "there is more than one file of weights", where=str(data), found=", ".join(p.name for p in found)
-        )
-    return found[0].resolve() if found else None
-
-
-def _inits(data: Path | None) -> dict[str, Mapping[str, Any]]:
-    """What models begin with. Weights of ImageNet are for given data: the playground's pictures are too small a world;
-    those of ResNet-18 must be given with them."""
-    inits: dict[str, Mapping[str, Any]] = {"random": {}}
-    if data is not None:
-        inits[LITE0] = {"task.backbone": {"name": "efficientnet-lite0", "init": "imagenet"}}
-        if (file := _weights(data)) is not None:
-            inits[RESNET18] = {"task.backbone": {"name": "resnet18", "init": str(file)}}
-    return inits
 
 
 def _row(
@@ -120,23 +95,22 @@ def _row(
     given beside the ImageNet weights that stand in for them."""
     setting, begin = {"split": split, "init": init[0]}, {**init[1], "data.partition": SPLITS[split]}
     untouched = () if init[1] else (BEGIN,)
-    return Row(name, {**settings, **begin}, setting, paper or {}, grid=GRIDS[name], untouched=untouched)
+    usual = TESTED if name in DRAWN and not settings.keys() & TENTH.keys() else TESTED_ONCE
+    return Row(name, {**settings, **begin}, setting, paper or {}, grid=GRIDS[name], usual=usual, untouched=untouched)
 
 
 def _printed(data: Path | None) -> str:
     """The initial weights beside which the paper's numbers stand."""
-    return [*_inits(data)][-1] if data is not None else RESNET18
+    return [*inits(data)][-1] if data is not None else RESNET18
 
 
 def _servers(split: str, data: Path | None) -> tuple[Row, ...]:
     """Tables 1 and 3."""
     rows = []
-    for init in _inits(data).items():
+    for init in inits(data).items():
         for name, settings in METHODS.items():
-            share = name.rpartition(", ")[2].removesuffix(" %") if name in SUPERVISED else name
-            shown = share in PRINTED[split] and init[0] == _printed(data)
-            rows.append(_row(name, settings, split, init, {"trained": PRINTED[split][share]} if shown else {}))
-    if split == "Dirichlet 1":
+            rows.append(_row(name, settings, split, init, printed(split, name) if init[0] == _printed(data) else {}))
+    if split == IID:
         rows += [_row(name, METHODS[name], "equal", ("random", {})) for name in (NONE, "FedLID")]
     return tuple(rows)
 
@@ -145,55 +119,51 @@ def _others(split: str, data: Path | None) -> tuple[Row, ...]:
     """Tables 2 and 4: methods without labels, judged by a linear classifier on what they learned; with FedLID's clients
     and networks, and with FedCA's."""
     rows = []
-    for init in _inits(data).items():
+    for init in inits(data).items():
         rows += [_row(name, settings, split, init) for name, settings in UNSUPERVISED.items()]
-        paper = {"trained": PRINTED[split]["FedLID"]} if init[0] == _printed(data) else {}
+        paper = {"trained": printed(split, "FedLID")["trained"]} if init[0] == _printed(data) else {}
         rows.append(_row("FedLID", {}, split, init, paper))
-    fewer, setting = {**SPLITS[split], "num_partitions": OTHERS_CLIENTS}, _others_setting(split)
+    fewer, setting = {**SPLITS[split], "num_partitions": OTHERS_CLIENTS}, others_setting(split)
     for name, settings in {**UNSUPERVISED, "FedLID": {}}.items():
         paper = {"probe": QUOTED[split][name]} if name in QUOTED[split] else {}
         changed = {**settings, **OTHERS_NETWORK, "data.partition": fewer}
-        made = Row(name, changed, setting, paper, only="data", grid=GRIDS[name], untouched=(BEGIN,))
-        rows.append(made)  # too large for a CPU
+        more: dict[str, Any] = {"grid": GRIDS[name], "usual": TESTED_ONCE, "untouched": (BEGIN,)}
+        rows.append(Row(name, changed, setting, paper, only="data", **more))  # too large for a CPU
     return tuple(rows)
 
 
-def _others_setting(split: str) -> dict[str, str]:
-    return {"split": f"{split}, {OTHERS_CLIENTS} clients", "init": "random, ResNet-50"}
-
-
 def _few(data: Path | None) -> tuple[Row, ...]:
-    """Table 5."""
-    rows, tenth = [], {"task.label_share": 0.1}
+    """Table 5. FedCA looks at no label in training, so its cells are those of Tables 2 and 4."""
+    rows = []
     for split, (ca, lid) in FEW.items():
-        for init in _inits(data).items():
+        for init in inits(data).items():
             shown = init[0] == _printed(data)
             rows += [
-                _row("FedCA", {**UNSUPERVISED["FedCA"], **tenth}, split, init, {"probe": ca} if shown else {}),
-                _row(NONE, {**METHODS[NONE], **tenth}, split, init),
-                _row("FedLID", tenth, split, init, {"trained": lid} if shown else {}),
+                _row("FedCA", UNSUPERVISED["FedCA"], split, init, {"probe": ca} if shown else {}),
+                _row(NONE, {**METHODS[NONE], **TENTH}, split, init),
+                _row("FedLID", TENTH, split, init, {"trained": lid} if shown else {}),
             ]
     return tuple(rows)
 
 
 def _curves(split: str, data: Path | None) -> tuple[Row, ...]:
     """Figures 3 and 4: the cells of Tables 1 and 3."""
-    return tuple(
-        _row(name, METHODS[name], split, init) for init in _inits(data).items() for name in (NONE, BEST, "FedLID")
-    )
+    return tuple(_row(name, METHODS[name], split, init) for init in inits(data).items() for name in DRAWN)
 
 
 def _options(data: Path | None) -> tuple[Row, ...]:
     """Ours: with the paper's settings but for one."""
-    split = "Dirichlet 1"
+    split = IID
     return tuple(
         Row(
             name,
             {**settings, **begin, "data.partition": SPLITS[split]},
             {"split": split, "init": init},
+            usual=TESTED if name in (*DRAWN, *CHOICES) else TESTED_ONCE,
             untouched=() if begin else (BEGIN,),
+            run_as="FedLID" if name in CHOICES else "",
         )
-        for init, begin in _inits(data).items()
+        for init, begin in inits(data).items()
         for name, settings in OPTIONS.items()
     )
 
@@ -238,7 +208,7 @@ SCALES = {
             "server.lr": 1e-3,
             "server.precision": "bf16",
             "round.rounds": 10,
-            "round.evaluate_every": 1,  # so that tables and figures share their cells
+            "round.trust": False,  # of which no table shows anything
         },
         rows={
             "init ImageNet": {"round.rounds": 5},  # there is less left to learn
@@ -250,7 +220,8 @@ SCALES = {
             "score",
             {"data.validate": True, "data.test_share": 0.2, "round.rounds": 3},
             "a fifth of the training images, the same for all clients",
-            derive=(image_runs.accuracies, image_runs.probes),
+            derive=(image_runs.scores,),
+            without=tuple(TESTED),  # then the recipe says it: after the last of three rounds
         ),
     ),
     "paper": Scale("fedlid-paper", (0, 1, 2, 3)),
@@ -273,25 +244,28 @@ QUOTES = (
     " linear or fine-tuned classifiers), not comparable with FedLID's; rows here are our own runs, with FedLID's"
     " clients and network, and with FedCA's"
 )
-TENTH = (
-    "a tenth of each client's images is labelled, at least one of each class; FedCA, which needs no labels, trains on"
-    " all of them, and its linear classifier has the same tenth"
+OF_TENTH = (
+    "a tenth of each client's images is labelled, at least one of each class, and linear classifiers learn from these;"
+    " FedCA, which needs no labels, trains on all images"
 )
-BEST = f"supervised server, {100 * SHARES[-1]:.0f} %"
-AHEAD = (
-    Claim("FedLID", BEST, "trained"),
-    *(Claim("FedLID", other, "trained", ours=True) for other in (NONE, ONCE)),  # which the paper does not run
-    Claim(BEST, next(iter(SUPERVISED)), "trained"),
-)
+
+
+def _beside_supervised(cells: Sequence[tuple[Row, Path]]) -> list[Metrics]:
+    """By how much clients are better than those of a server with all labels, of the same split and weights."""
+    trained = [derived_of(path).get("accuracies", {}).get("trained") for _, path in cells]
+    best = {str(row.setting): value for (row, _), value in zip(cells, trained) if row.name == BEST}
+    others = [best.get(str(row.setting)) for row, _ in cells]
+    return [{} if a is None or b is None else {AHEAD: a - b} for a, b in zip(trained, others)]
 
 
 def _by_servers(split: str) -> Table:
     return Table(
         rows=partial(_servers, split),
-        metrics=STEPS,
+        metrics=(STEPS[0], AHEAD, *STEPS[1:]),
         derive=(image_runs.accuracies, image_runs.probes),
-        notes=NOTES,
-        claims=AHEAD,
+        relate=_beside_supervised,
+        notes=(*NOTES, f"{AHEAD}: points of `trained` above those of the row '{BEST}' of the same split and weights"),
+        claims=said.of_servers(split),
         **COMMON,
     )
 
@@ -302,16 +276,7 @@ def _by_others(split: str) -> Table:
         metrics=("trained", "trained own", "probe"),
         derive=(image_runs.accuracies, image_runs.probes),
         notes=(*NOTES, QUOTES),
-        claims=(
-            Claim("FedCA", "FedSimCLR", "probe"),
-            Claim("FedLID", "FedCA", "probe", ours=True),
-            *(  # as printed: each with its own network, clients and measure
-                Claim("FedLID", other, "trained", settings=({"split": split, "init": init}, theirs), than="probe")
-                for theirs in (_others_setting(split),)
-                for init in (RESNET18, LITE0)
-                for other in UNSUPERVISED
-            ),
-        ),
+        claims=said.of_others(split),
         **COMMON,
     )
 
@@ -319,12 +284,17 @@ def _by_others(split: str) -> Table:
 def _by_rounds(split: str) -> Table:
     return Table(
         rows=partial(_curves, split),
-        settings={"round.evaluate_every": 1},
         metrics=("trained at *", "after at *"),
         derive=(image_runs.accuracies, image_runs.curves),
         notes=(*NOTES, "the paper draws both by rounds; the report.html of each cell has the lines"),
         **COMMON,
     )
+
+
+def _by_few(scale: Scale) -> Scale:
+    """Settings are chosen by a tenth of the labels, too."""
+    rule = scale.choose_given
+    return replace(scale, choose_given=rule and replace(rule, derive=(image_runs.few_scores,)))
 
 
 # A head on a network that stays as it came: what privacy of clients costs on pictures.
@@ -364,24 +334,20 @@ TABLES = {
         ),
         factor=100.0,
     ),
-    "table1": _by_servers("Dirichlet 1"),
-    "table2": _by_others("Dirichlet 1"),
-    "table3": _by_servers("Dirichlet 0.5"),
-    "table4": _by_others("Dirichlet 0.5"),
+    "table1": _by_servers(IID),
+    "table2": _by_others(IID),
+    "table3": _by_servers(NON_IID),
+    "table4": _by_others(NON_IID),
     "table5": Table(
         rows=_few,
         metrics=("trained", "trained own", "averaged", "probe"),
-        derive=(image_runs.accuracies, image_runs.probes),
-        notes=(*NOTES, QUOTES, TENTH),
-        claims=(
-            Claim("FedLID", NONE, "trained", ours=True),
-            Claim("FedLID", "FedCA", "trained", than="probe"),  # as printed
-            Claim("FedLID", "FedCA", "probe", ours=True),
-        ),
-        **COMMON,
+        derive=(image_runs.accuracies, image_runs.few_probes),
+        notes=(*NOTES, QUOTES, OF_TENTH),
+        claims=said.OF_FEW,
+        **{**COMMON, "scales": {name: _by_few(scale) for name, scale in SCALES.items()}},
     ),
-    "fig3": _by_rounds("Dirichlet 1"),
-    "fig4": _by_rounds("Dirichlet 0.5"),
+    "fig3": _by_rounds(IID),
+    "fig4": _by_rounds(NON_IID),
     "ablation": Table(
         rows=_options,
         metrics=STEPS,

@@ -20,8 +20,9 @@ ROW_COLUMNS = ("table", "row", *COLUMNS[2:])
 KINDS = ("timings", "tries", "cells")
 NOTE = (
     "tries: runs by which settings are chosen, or by which rows are timed that are to be as long as others. While some"
-    " tries of a row are left, none of its cells counts as done: it has no settings yet. What several tables show counts once in `all`. hours left: each as long as finished ones of"
-    " its row, or else of its table, took; ? where that was not measured"
+    " tries of a row are left, none of its cells counts as done: it has no settings yet. What several tables show"
+    " counts once in `all`. hours left: each as long as finished ones of its row, or else of its table, took; ? where"
+    " that was not measured"
 )
 
 
@@ -88,8 +89,10 @@ def _rows(sweep: Sweep, kept: Kept | None) -> Iterator[Planned]:
         if all(part.line for part in (*timings, *tries)):
             made = (chosen.cell(settled, seed) for seed in sweep.size.seeds)
             cells = [Part((cell.key,), known(cell)) for cell in made]
-        else:  # known by what its settings come from: of the same comes the same
+        else:  # known by what its settings come from, and how: of the same comes the same
+            rule = sweep.size.choose
             by = [key for part in (*timings, *tries) for key in part.name]
+            by += [rule.metric, *(function.__name__ for function in rule.derive)] if rule else []
             cells = [Part((*by, f"seed {seed}"), {}) for seed in sweep.size.seeds]
         yield Planned(sweep.table, row.label, tuple(timings), tuple(tries), tuple(cells))
 

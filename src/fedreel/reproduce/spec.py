@@ -97,8 +97,9 @@ class Scale:
 class Claim:
     """What the paper says of two rows: the first is better in this metric. `settings`: what is said of the first and of
     the second row's setting, where the claim compares two settings or is made of some only; whatever is not said of
-    either is the same in both. `than`: the second row's metric, where it is another. `ours`: the paper does not say so,
-    but its idea asks for it (a control is beaten, or another measure agrees)."""
+    either is the same in both. `than`: the second row's metric, where it is another. `second`: the table that has the
+    second row, where it is another of the same system; both must be run on the same data. `ours`: the paper does not
+    say so, but its idea asks for it (a control is beaten, or another measure agrees)."""
 
     better: str
     worse: str
@@ -107,6 +108,7 @@ class Claim:
     ours: bool = False
     settings: tuple[Mapping[str, Any], Mapping[str, Any]] = field(default=({}, {}))
     than: str = ""
+    second: str = ""
 
     @property
     def metrics(self) -> tuple[str, str]:
