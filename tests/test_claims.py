@@ -166,6 +166,27 @@ def test_rows_of_two_tables_are_compared_seed_by_seed() -> None:
     assert judged(claims, many) == judged(claims, many, {"table3": few}) == []
 
 
+def test_the_page_compares_tables_that_were_run_on_the_same_data_with_the_same_settings(tmp_path: Path) -> None:
+    setting = {"split": fedlid_paper.NON_IID, "init": "random"}
+    commands = {
+        "table3": "fedreel reproduce fedlid table3 --scale small --data images --rows 'FedLID | once'",
+        "table5": "fedreel reproduce fedlid table5 --scale small --data images",
+        "table5-wide": "fedreel reproduce fedlid table5 --scale small --data images --set task.backbone.width=64",
+    }
+    for (name, command), values in zip(
+        commands.items(), ((26.0, 27.0, 26.5, 26.2), (11.0, 12.1, 11.4, 11.2), (1,) * 4)
+    ):
+        rows = [row("FedLID", *values, setting=setting, metric="trained")]
+        content = {"system": "FedLID", "table": name.partition("-")[0], "scale": "small", "data": "images"}
+        (tmp_path / f"{name}.json").write_text(json.dumps({**content, "command": command, "rows": rows}))
+    found = [line for line in page(tmp_path).splitlines() if "of table" in line and line.startswith("| ")]
+    assert found == [
+        "| FedLID better than FedLID of table5 in trained (split Dirichlet 0.5, init random) | – | 26.4 ± 0.4 / 11.4 ±"
+        " 0.5 | images, small | 4 | +15 (+14.9 to +15.1) | **holds** | table3 [1], table5 [2] |"
+    ]
+    assert f"1. `{commands['table3']}`\n2. `{commands['table5']}`" in page(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("system", "of_set", "least"),
     [("fedlid", "", 45), ("fedvmr", "", 24), ("fedvssl", "/ucf101", 90), ("fedvssl", "/hmdb51", 90)],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeVar
 
@@ -14,6 +14,7 @@ from fedreel.core.task import Batch, ClientData, Examples, Objective, Outputs, T
 from fedreel.errors import RecipeError
 
 Supervision = Literal["views", "labels"]
+Pooling = Literal["mean", "grid"]  # what vectors are made of maps by
 
 
 class Ability(ABC):
@@ -34,9 +35,13 @@ class Embeds(Ability):
         """Of the square in the middle of every frame, whose shorter side is scaled to it, as in training."""
 
     @abstractmethod
-    def embed(self, model: nn.Module, clips: Tensor, pooling: Literal["mean", "grid"] = "mean") -> Tensor:
+    def embed(self, model: nn.Module, clips: Tensor, pooling: Pooling = "mean") -> Tensor:
         """Vectors (N, D) of clips (N, frames, side, side, 3), uint8. `mean` pools the backbone's last map over time and
         space; `grid` keeps both, at half the resolution in space (maxima of 2 x 2)."""
+
+    def embeds(self, model: nn.Module, clips: Tensor, poolings: Sequence[Pooling]) -> list[Tensor]:
+        """`embed` by each of these; a task may look at the clips once for all of them."""
+        return [self.embed(model, clips, pooling) for pooling in poolings]
 
     spaced: ClassVar[bool] = False  # whether a clip is evenly spaced frames of a whole video, or frames in a row
 

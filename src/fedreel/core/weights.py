@@ -302,6 +302,11 @@ def check_bound(model: nn.Module, weights: Weights) -> bool:
     return True
 
 
+def same_tensors(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two models of one kind have the same values in all their tensors."""
+    return all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
+
+
 def _state(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and persistent buffers; tied ones once, under their first name."""
     seen: set[int] = set()

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import stdev
 
 import pytest
+from torch import nn
 
 from fedreel.api import run as start
 from fedreel.config import DataConfig, Recipe
@@ -22,6 +23,7 @@ from fedreel.reproduce.fedvssl import adapt
 from fedreel.reproduce.fedvssl_effort import effort, relate
 from fedreel.reproduce.spec import Row
 from fedreel.tasks.pretrain import analysis as pretraining
+from fedreel.tasks.pretrain.perturbation import SIZES
 from fedreel.tasks.pretrain.task import Pretrain
 from fedreel.tasks.vision.evaluate import measures
 from fedreel.tasks.vision.evaluate.retrieval import labelled_set
@@ -206,7 +208,12 @@ def test_a_backbone_is_put_to_use_on_all_sets(
         assert found[name] == pytest.approx(sum(both) / 2)
         assert all((6 * share) == pytest.approx(round(6 * share)) for share in both)  # six test videos
     assert found["r50"] == 1.0
-    assert pretraining.perturbations(out)["r1 at 0"] == found["r1"]
+    noisy = pretraining.perturbations(out)
+    assert all(noisy[f"r1 at 0{of}"] == found[f"r1{of}"] for of in ("", "/bars", "/stripes"))
+    assert {name.partition("/")[0] for name in noisy} == {f"r1 at {size:g}" for size in (0, *SIZES)}
+    settled = pretraining.settled(out)
+    assert settled == pretraining.settled(out), "what was there before plays no part"
+    assert {"r1 settled", "r1 settled/bars", "probe settled"} <= settled.keys()
     assert math.isfinite(pretraining.flatness(out)["sharpness"])
     assert "Loss landscape" in (out / "landscape.html").read_text()
     assert len(pretraining.pretext_curve(out)) == 2
@@ -214,14 +221,20 @@ def test_a_backbone_is_put_to_use_on_all_sets(
 
 @pytest.mark.parametrize("method", ["fedavg", "fedvssl"])
 def test_the_pretext_is_put_to_owners_that_took_no_part_and_kept_models_are_searched_with(
-    given: Path, tmp_path: Path, method: str
+    given: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {**SETTINGS, "data.source": given / "pretrain", "method.name": method, "round.keep_models": 2}
     out = start("fedvssl", tmp_path / "run", set=settings, quiet=True).path
     found = pretraining.unseen(out)
     assert 0 <= found["unseen accuracy"] <= 1
     assert {name.partition("/")[0] for name in found} == {"unseen accuracy"}
+    of_all = pretraining.recalls(out)
+    asked: list[nn.Module] = []
+    search = pretraining.retrieval
+    monkeypatch.setattr(pretraining, "retrieval", lambda model, *how: asked.append(model) or search(model, *how))
     curve = pretraining.recall_curve(out)
+    assert len(asked) == 2, "the model of the first half, on two sets: the last one is the run's own"
+    assert curve["r1 after 100 %"] == of_all["r1"]
     assert list(curve) == ["r1 after  50 %", "r1 after 100 %"]
     assert curve["r1 after 100 %"] == pretraining.recalls(out)["r1"], "the last model that was kept is the last model"
 

@@ -56,8 +56,8 @@ def test_no_noise_changes_nothing_and_the_model_comes_back(two: LabelledSet) -> 
     torch.manual_seed(0)
     model, task = Net(), Watching()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    found = perturbed_retrieval(model, task, two)
-    assert [k for k, _, _ in found] == list(SIZES)
+    found = perturbed_retrieval(model, task, two, sizes=(0.0, *SIZES))
+    assert [k for k, _, _ in found] == [0.0, *SIZES]
     assert found[0] == (0.0, retrieval(model, task, two, ks=(1,))[1], 0.0)
     assert [mean for _, mean, _ in found] == [1.0] + [0.5] * 5  # equal vectors find the first of the gallery
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedreel.config import TrainConfig, load_recipe
 from fedreel.core.abilities import Contrastable, able
 from fedreel.core.task import EVERYONE
+from fedreel.core.weights import same_tensors
 from fedreel.errors import RunError
 from fedreel.machine.device import pick_device
 from fedreel.runs.reading import read_metrics
@@ -59,7 +60,8 @@ def probes(run: Path) -> Metrics:
     found = {"probe": body.probe()}
     if AVERAGED in body.loaded.card["models"]:
         before = _Body.of(run, AVERAGED)
-        found["probe before"] = found["probe"] if _same(before.loaded.model, body.loaded.model) else before.probe()
+        unchanged = same_tensors(before.loaded.model, body.loaded.model)  # by a server that does not train
+        found["probe before"] = found["probe"] if unchanged else before.probe()
     return found
 
 
@@ -122,9 +124,3 @@ class _Body:
         with torch.no_grad():
             some = [task.vectors(self.loaded.model, part.to(self.device)).float() for part in images.split(AT_ONCE)]
         return torch.cat(some)
-
-
-def _same(one: nn.Module, other: nn.Module) -> bool:
-    """Whether two models have the same tensors: a server that does not train changes nothing."""
-    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
-    return all(torch.equal(a, b) for a, b in pairs)

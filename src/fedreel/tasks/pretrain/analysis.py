@@ -14,6 +14,8 @@ from torch import nn
 from fedreel.config import DataConfig, Recipe, load_recipe
 from fedreel.core.state import PrivateStore
 from fedreel.core.task import Examples
+from fedreel.core.weights import same_tensors
+from fedreel.data.feature_networks import fingerprint
 from fedreel.errors import DataError, RunError
 from fedreel.machine.device import pick_device
 from fedreel.metrics.landscape import landscape, sharpness
@@ -25,7 +27,7 @@ from fedreel.tasks.pretrain.task import Pretrain
 from fedreel.tasks.vision.clips import open_clips
 from fedreel.tasks.vision.evaluate import measures
 from fedreel.tasks.vision.evaluate.measures import Metrics, Trial
-from fedreel.tasks.vision.evaluate.retrieval import SETS, LabelledSet, labelled_set, retrieval
+from fedreel.tasks.vision.evaluate.retrieval import SETS, LabelledSet, labelled_set, retrieval, settle
 
 DOWNSTREAM = "downstream"  # beside the folder of the videos to learn from
 AT_ONCE = 64  # windows in one forward pass
@@ -36,7 +38,24 @@ LANDSCAPES = 3  # clients whose data a landscape is drawn on
 
 def recalls(run: Path) -> Metrics:
     """`r1` .. `r50`: R@k on the downstream sets; `r1 pooled` likewise by features that are means over all places."""
+    return dict(_recalls(run, fingerprint(opened(run)[0].model.state_dict())))
+
+
+@lru_cache(1)
+def _recalls(run: Path, state: str) -> Metrics:
+    """What several functions read off a run whose model is in this state is measured once."""
     return _measured(run, measures.recalls)
+
+
+def settled(run: Path) -> Metrics:
+    """`r1 settled`, `probe settled` and so on: R@k and linear probes once the backbone's batch norms have taken their
+    statistics anew, from the training videos of each set."""
+    found: dict[str, Metrics] = {}
+    for trial in _trials(run):
+        settle(trial.model, trial.task, trial.labelled)
+        metrics = measures.recalls(trial) | measures.probes(trial)
+        found[trial.labelled.name] = {f"{name} settled": value for name, value in metrics.items()}
+    return _means(found)
 
 
 def recall_curve(run: Path) -> Metrics:
@@ -51,7 +70,8 @@ def recall_curve(run: Path) -> Metrics:
             return {"r1": retrieval(model, task, labelled)[1]}
 
         over = 100 * int(name.removeprefix("round-")) / recipe.round.rounds
-        found[f"r1 after {over:3.0f} %"] = over_sets(sets(recipe, task), measure)["r1"]
+        final = same_tensors(model, loaded.model)
+        found[f"r1 after {over:3.0f} %"] = (recalls(run) if final else over_sets(sets(recipe, task), measure))["r1"]
     return found
 
 
@@ -78,11 +98,17 @@ def perturbations(run: Path) -> Metrics:
     """`r1 at 0.1`, ...: R@1 with so much noise on all weights of the backbone, batch norm's too."""
     loaded, recipe = opened(run)
     task = _task(loaded)
+    without = {name.replace("r1", "r1 at 0"): value for name, value in recalls(run).items() if _is_r1(name)}
 
     def measure(labelled: LabelledSet) -> Metrics:
         return {f"r1 at {size:g}": mean for size, mean, _ in perturbed_retrieval(loaded.model, task, labelled)}
 
-    return over_sets(sets(recipe, task), measure)
+    return without | over_sets(sets(recipe, task), measure)
+
+
+def _is_r1(name: str) -> bool:
+    """Whether it is R@1 of all sets, or of one of them."""
+    return name.partition("/")[0] == "r1"
 
 
 def flatness(run: Path) -> Metrics:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.config import DataConfig, check_ranges
-from fedreel.core.abilities import Accountable, Embeds, Trials
+from fedreel.core.abilities import Accountable, Embeds, Pooling, Trials
 from fedreel.core.task import ClientData, Examples, Outputs, Population, Task
 from fedreel.data.shards import Shards
 from fedreel.errors import RecipeError
@@ -178,9 +178,13 @@ class Pretrain(Task, Embeds, Accountable):
     def look(self, model: nn.Module, samples: Tensor) -> Tensor:
         return appearance(samples)
 
-    def embed(self, model: nn.Module, clips: Tensor, pooling: Literal["mean", "grid"] = "mean") -> Tensor:
+    def embed(self, model: nn.Module, clips: Tensor, pooling: Pooling = "mean") -> Tensor:
+        return self.embeds(model, clips, (pooling,))[0]
+
+    def embeds(self, model: nn.Module, clips: Tensor, poolings: Sequence[Pooling]) -> list[Tensor]:
         with strided(model.backbone) as backbone:  # type: ignore[arg-type]
-            return pooled(backbone.features(self._input(middle(clips, self.size))), pooling)
+            maps = backbone.features(self._input(middle(clips, self.size)))
+            return [pooled(maps, pooling) for pooling in poolings]
 
     def card(self) -> dict[str, Any]:
         given = {

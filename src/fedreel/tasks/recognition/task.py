@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from fedreel.config import DataConfig, check_ranges
-from fedreel.core.abilities import Embeds
+from fedreel.core.abilities import Embeds, Pooling
 from fedreel.core.task import Examples, Outputs, Population, Tensors
 from fedreel.errors import RecipeError
 from fedreel.metrics.familiarity import projected
@@ -142,8 +143,12 @@ class Recognition(Contrasting, Embeds):
     def side(self) -> int:
         return self.size
 
-    def embed(self, model: nn.Module, clips: Tensor, pooling: Literal["mean", "grid"] = "mean") -> Tensor:
-        return pooled(model.backbone.features(self.network_input(clips)), pooling)  # type: ignore[operator, union-attr]
+    def embed(self, model: nn.Module, clips: Tensor, pooling: Pooling = "mean") -> Tensor:
+        return self.embeds(model, clips, (pooling,))[0]
+
+    def embeds(self, model: nn.Module, clips: Tensor, poolings: Sequence[Pooling]) -> list[Tensor]:
+        maps = model.backbone.features(self.network_input(clips))  # type: ignore[operator, union-attr]
+        return [pooled(maps, pooling) for pooling in poolings]
 
     def card(self) -> dict[str, Any]:
         return {

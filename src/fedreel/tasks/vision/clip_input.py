@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedreel.core.abilities import Pooling
 from fedreel.data.input_scale import IMAGENET, KINETICS, InputScale
 from fedreel.machine.device import channels_together
 from fedreel.models.backbone import BackboneConfig
@@ -46,7 +47,7 @@ def middle(clips: Tensor, size: int) -> Tensor:
     return clips[:, :, top : top + size, left : left + size]
 
 
-def pooled(features: Tensor, pooling: Literal["mean", "grid"]) -> Tensor:
+def pooled(features: Tensor, pooling: Pooling) -> Tensor:
     """Vectors (N, D) of maps (N, C, T, H, W)."""
     if pooling == "mean":
         return features.flatten(2).mean(2)

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import fedreel
+from fedreel.config import DataConfig
 from fedreel.data.clip_index import find
 from fedreel.data.shards import build
 from fedreel.errors import DataError, FedreelError, RecipeError, RunError
@@ -24,10 +25,11 @@ from fedreel.runs.run import load
 from fedreel.tasks.pretrain.analysis import TRIAL_EPOCHS
 from fedreel.tasks.pretrain.task import Pretrain
 from fedreel.tasks.recognition.task import Recognition
+from fedreel.tasks.vision.clips import open_clips
 from fedreel.tasks.vision.evaluate import evaluate as module
 from fedreel.tasks.vision.evaluate import measures
 from fedreel.tasks.vision.evaluate.measures import MEASURES, Trial
-from fedreel.tasks.vision.evaluate.retrieval import labelled_set
+from fedreel.tasks.vision.evaluate.retrieval import labelled_set, retrieval, settle
 from support.embedded import other_task, train
 from support.networks import small_r3d
 from support.shelf import Known, flat, shelved
@@ -88,6 +90,32 @@ def test_weights_of_a_file_are_worth_what_their_run_is(trained: Path, weights: P
     assert file.metrics == run.metrics
     assert (run.seed, run.train, run.test, run.classes) == (3, 12, 12, 4)
     assert (file.notes, file.run) == ([], weights)
+
+
+def test_settled_statistics_are_those_of_the_training_videos(trained: Path, bars: Path) -> None:
+    found = fedreel.evaluate(trained, bars, only="retrieval", settle=True, device="cpu")
+    loaded = load(trained, device="cpu")
+    among = labelled_set("bars", open_clips(DataConfig(source=str(bars)), loaded.task.side, setting=""))
+    settle(loaded.model, loaded.task, among)
+    trial = Trial(loaded.model, loaded.task, among, found.seed)
+    assert found.metrics == measures.recalls(trial)
+    assert found.notes == ["batch norms took their statistics anew from the training videos"]
+
+
+def test_one_look_at_the_videos_serves_all_that_is_found_by_neighbours(
+    trained: Path, bars: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten clips of each of 24 videos, for both poolings."""
+    loaded = load(trained, device="cpu")
+    among = labelled_set("bars", open_clips(DataConfig(source=str(bars)), loaded.task.side, setting=""))
+    apart = [retrieval(loaded.model, loaded.task, among, pooling) for pooling in ("grid", "mean")]
+    look, seen = loaded.model.backbone.features, []
+    monkeypatch.setattr(loaded.model.backbone, "features", lambda clips: seen.append(len(clips)) or look(clips))
+    trial = Trial(loaded.model, loaded.task, among)
+    found = measures.recalls(trial) | measures.neighbours(trial)
+    assert sum(seen) == 10 * 24
+    for by, metrics in zip(("", " pooled"), apart):
+        assert {k: found[f"r{k}{by}"] for k in metrics} == metrics
 
 
 def test_the_folder_model_of_a_run_is_enough(trained: Path, bars: Path, tmp_path: Path) -> None:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedreel.errors import DataError
+from fedreel.core.abilities import Embeds, Pooling
+from fedreel.errors import DataError, RecipeError
 from fedreel.tasks.vision.evaluate import retrieval as module
-from fedreel.tasks.vision.evaluate.retrieval import in_ten_parts, labelled_set, retrieval, ten_clips, video_features
+from fedreel.tasks.vision.evaluate.retrieval import (
+    in_ten_parts,
+    labelled_set,
+    retrieval,
+    settle,
+    ten_clips,
+    video_features,
+)
 from fedreel.tasks.vision.footage import Stored
 from support.shelf import Known, flat, shelved
 
@@ -67,9 +77,9 @@ def test_a_video_s_vector_is_the_mean_over_its_ten_clips_however_many_are_seen_a
     task = Known(lambda grey: torch.stack([grey, grey**2], dim=1), frames=3)
     starts = [np.linspace(0, n - 3, 10).round() for n in lengths[:3]]
     expected = [[s.mean(), (s**2).mean()] for s in starts]
-    assert video_features(MODEL, task, among, [0, 1, 2]).tolist() == pytest.approx(np.array(expected))
+    assert video_features(MODEL, task, among, [0, 1, 2])[0].tolist() == pytest.approx(np.array(expected))
     monkeypatch.setattr(module, "AT_ONCE", 2)
-    assert video_features(MODEL, task, among, [2, 0]).tolist() == pytest.approx(np.array(expected)[[2, 0]])
+    assert video_features(MODEL, task, among, [2, 0])[0].tolist() == pytest.approx(np.array(expected)[[2, 0]])
 
 
 def greys(folder: Path, labels: list[int], queries: int, values: list[int] | None = None) -> module.LabelledSet:
@@ -141,3 +151,54 @@ def test_a_set_without_labels_or_without_one_of_its_parts_is_refused(
 ) -> None:
     with pytest.raises(DataError, match="'odd' cannot be used downstream"):
         labelled_set("odd", shelved(tmp_path / "s", [flat(0)] * 2, labels, splits))
+
+
+class Normed(nn.Module):
+    """Its backbone norms greys by statistics of another world."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(norm)
+
+
+@dataclass(frozen=True)
+class Greys(Embeds):
+    frames: int = 2
+    side: ClassVar = 2  # type: ignore[assignment]
+
+    def embed(self, model: nn.Module, clips: Tensor, pooling: Pooling = "mean") -> Tensor:
+        return model.backbone(clips[:, 0, 0, 0, :1].float())  # type: ignore[operator, no-any-return]
+
+
+@pytest.fixture
+def around(tmp_path: Path) -> module.LabelledSet:
+    """Two classes, around 100; the videos that ask are farther from it."""
+    return greys(tmp_path / "around", [0, 0, 1, 1, 0, 1], 2, [90, 94, 110, 118, 10, 250])
+
+
+def test_settled_statistics_are_plain_means_over_batches_of_the_training_videos(
+    around: module.LabelledSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten clips of each video. All four: mean 103, squares 169 + 81 + 49 + 225. Two by two: means 92 and 114 of
+    variances 4 and 16. A batch's variance is that of a sample. What was there before does not count, nor do tests."""
+    norm = nn.BatchNorm1d(1)
+    norm.running_mean, norm.running_var, norm.momentum = torch.tensor([-5.0]), torch.tensor([7.0]), 0.3
+    model = Normed(norm)
+    for at_once, mean, variance in ((16, 103.0, 10 * 524 / 39), (2, 103.0, 10 * 20 / 19)):
+        monkeypatch.setattr(module, "AT_ONCE", at_once)
+        settle(model, Greys(), around)
+        assert (float(norm.running_mean), float(norm.running_var)) == pytest.approx((mean, variance))
+        assert (norm.momentum, model.backbone.training) == (0.3, False)
+
+
+def test_videos_are_found_by_features_with_settled_statistics(around: module.LabelledSet) -> None:
+    """By those of another world all features point the same way, so that everybody finds the first video."""
+    model = Normed(nn.BatchNorm1d(1))
+    assert retrieval(model, Greys(), around, ks=(1,)) == {1: 0.5}
+    settle(model, Greys(), around)
+    assert retrieval(model, Greys(), around, ks=(1,)) == {1: 1.0}
+
+
+def test_a_backbone_without_batch_norms_has_nothing_to_settle(around: module.LabelledSet) -> None:
+    with pytest.raises(RecipeError, match="no statistics to be taken anew"):
+        settle(Normed(nn.LayerNorm(1)), Greys(), around)

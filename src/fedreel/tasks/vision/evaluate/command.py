@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +27,9 @@ def evaluate(
         int | None, typer.Option(help="Of classifiers, and of random weights [the run's or recipe's].")
     ] = None,
     epochs: Annotated[int, typer.Option(help="Of fine-tuning; 0: as many as in FedVSSL's tables.")] = 0,
+    settle: Annotated[
+        bool, typer.Option("--settle", help="First take batch-norm statistics anew from the training videos.")
+    ] = False,
     recipe: Annotated[str, typer.Option(help="Whose network the weights are of, where there is no run.")] = "",
     set: Changes = None,
     tell: Tell | None = None,
@@ -34,5 +37,6 @@ def evaluate(
     """Say what a model's backbone is worth on labelled videos: retrieval, neighbours, a linear probe, fine-tuning."""
     from fedreel.tasks.vision.evaluate.evaluate import Question, evaluate_on
 
-    question = Question.of(model, on, only=only, json=json, client=client, device=device, seed=seed, epochs=epochs)
+    how: dict[str, Any] = {"client": client, "device": device, "seed": seed, "epochs": epochs, "settle": settle}
+    question = Question.of(model, on, only=only, json=json, **how)
     return evaluate_on(question, recipe, set or {}, tell)

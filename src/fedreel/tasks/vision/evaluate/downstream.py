@@ -44,7 +44,8 @@ def linear_probe(
     of the paper's protocol is the augmentation of these clips. To `standardise` vectors is one more linear map, with
     which the rate fits networks whose vectors are small, too."""
     rows = (labelled.train, labelled.test)
-    train, test = (torch.cat([*clip_features(model, task, labelled, which, places=places)]) for which in rows)
+    seen = (clip_features(model, task, labelled, which, places=places) for which in rows)
+    train, test = (torch.cat([vectors for (vectors,) in clips]) for clips in seen)
     if standardise:
         mean, spread = train.mean(dim=(0, 1)), train.std(dim=(0, 1)) + 1e-6
         train, test = (train - mean) / spread, (test - mean) / spread

@@ -16,10 +16,11 @@ from fedreel.tasks.use.outputs import Places
 from fedreel.tasks.vision.clips import open_clips
 from fedreel.tasks.vision.evaluate.measures import MEASURES, Metrics, Trial
 from fedreel.tasks.vision.evaluate.result import Evaluation
-from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, labelled_set
+from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, labelled_set, settle
 from fedreel.tasks.vision.evaluate.subject import Subject, find_subject
 
 PLAYGROUND = Path("playground")  # as the data
+SETTLED = "batch norms took their statistics anew from the training videos"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Question:
     device: str
     seed: int | None
     epochs: int
+    settle: bool
 
     @classmethod
     def of(
@@ -47,6 +49,7 @@ class Question:
         device: str,
         seed: int | None,
         epochs: int,
+        settle: bool,
     ) -> Question:
         """As a user says it."""
         if epochs < 0:
@@ -54,7 +57,7 @@ class Question:
         told = None if json is None else Path(json)
         places = Places("the numbers", None, None, told)
         who, where = Path(model).expanduser(), Path(on).expanduser()
-        return cls(who, where, _measures(only), places, client, str(pick_device(device)), seed, epochs)
+        return cls(who, where, _measures(only), places, client, str(pick_device(device)), seed, epochs, settle)
 
 
 def evaluate_on(
@@ -72,6 +75,8 @@ def evaluate_on(
         named = (who.classes, who.temperature)
         trial = Trial(who.model, who.task, labelled, seed, precision, playground, question.epochs, *named)
         measures = _sensible(question, trial)
+        if question.settle:
+            settle(who.model, who.task, labelled)
         for number, name in enumerate(measures):
             if tell:
                 tell(name, number / len(measures))
@@ -84,7 +89,11 @@ def evaluate_on(
             source=question.on,
             run=question.model,
             client=question.client,
-            notes=[*who.notes, *(f"{cut.path}: {cut.reason}; the rest is missing" for cut in labelled.source.cut)],
+            notes=[
+                *who.notes,
+                *([SETTLED] if question.settle else []),
+                *(f"{cut.path}: {cut.reason}; the rest is missing" for cut in labelled.source.cut),
+            ],
             skipped=labelled.source.broken,
             name=labelled.name,
             classes=len(labelled.classes),

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from fedreel.core.abilities import Embeds
+from fedreel.core.abilities import Embeds, Pooling
 from fedreel.errors import Diverged
 from fedreel.metrics.calibration import binned, expected_calibration_error
 from fedreel.metrics.neighbours import knn_accuracy, recall_at
@@ -21,7 +21,7 @@ from fedreel.models.transformer import TransformerConfig
 from fedreel.tasks.vision.clip_views import Views
 from fedreel.tasks.vision.contrast import Contrasting
 from fedreel.tasks.vision.evaluate.downstream import fine_tune, linear_probe, top1
-from fedreel.tasks.vision.evaluate.retrieval import KS, Compared, LabelledSet, compared, retrieval
+from fedreel.tasks.vision.evaluate.retrieval import KS, Compared, LabelledSet, compared
 from fedreel.tasks.vision.evaluate.tuning import Tuning, is_transformer, tuning_of
 
 Metrics = dict[str, float]
@@ -54,20 +54,20 @@ class Trial:
         return sorted(self.classes) == sorted(self.labelled.classes)
 
     @cached_property
-    def pooled(self) -> Compared:
-        """Features that are means over all places, of all videos; looked at once."""
-        return compared(self.model, self.task, self.labelled, "mean")
+    def compared(self) -> Mapping[Pooling, Compared]:
+        """Features of all videos: those that keep places, and means over them; looked at once."""
+        return compared(self.model, self.task, self.labelled, ("grid", "mean"))
 
 
 def recalls(trial: Trial) -> Metrics:
     """`r1` .. `r50`: R@k; `r1 pooled` likewise by features that are means over all places."""
-    grid, mean = retrieval(trial.model, trial.task, trial.labelled), recall_at(*trial.pooled, KS)
+    grid, mean = (recall_at(*trial.compared[pooling], KS) for pooling in ("grid", "mean"))
     return {f"r{k}": v for k, v in grid.items()} | {f"r{k} pooled": v for k, v in mean.items()}
 
 
 def neighbours(trial: Trial) -> Metrics:
     """`knn1` .. `knn20`: top-1 by a vote of the nearest training videos, by features that are means over all places."""
-    return {f"knn{k}": share for k, share in knn_accuracy(*trial.pooled, NEIGHBOURS).items()}
+    return {f"knn{k}": share for k, share in knn_accuracy(*trial.compared["mean"], NEIGHBOURS).items()}
 
 
 def probes(trial: Trial) -> Metrics:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedreel.core.abilities import Embeds
+from fedreel.core.abilities import Embeds, Pooling
+from fedreel.core.batchnorm import active_norms, settling
 from fedreel.core.residence import SHARE, memory_of
 from fedreel.data.shards import Shards
-from fedreel.errors import DataError
+from fedreel.errors import DataError, RecipeError
 from fedreel.media.excerpts import EXCERPTS, excerpt_frames
 from fedreel.media.video import middle_corner
 from fedreel.metrics.neighbours import recall_at
 from fedreel.tasks.vision.footage import Cut, Held, Stored, at_hand
 
-Pooling = Literal["mean", "grid"]
+Rows = Sequence[int] | np.ndarray
 Compared = tuple[Tensor, list[int], Tensor, list[int]]
 
 Places = Callable[[int, int], np.ndarray]  # frames of a video and of a clip -> (clips, frames) of frame numbers
@@ -98,42 +99,65 @@ def retrieval(
 ) -> dict[int, float]:
     """R@k for each k: the share of test videos with at least one of their class among the k training videos nearest by
     cosine. (The paper speaks of a vote among neighbours; its R@5 above R@1 are of this kind.)"""
-    return recall_at(*compared(model, task, among, pooling), ks)
+    return recall_at(*compared(model, task, among, (pooling,))[pooling], ks)
 
 
-def compared(model: nn.Module, task: Embeds, among: LabelledSet, pooling: Pooling = "grid") -> Compared:
-    """What neighbours are found by: features and classes of the training videos, then of the test videos."""
-    gallery, queries = (video_features(model, task, among, rows, pooling) for rows in (among.train, among.test))
-    return gallery, among.labels[among.train].tolist(), queries, among.labels[among.test].tolist()
+def compared(
+    model: nn.Module, task: Embeds, among: LabelledSet, poolings: Sequence[Pooling]
+) -> dict[Pooling, Compared]:
+    """What neighbours are found by, by each pooling: features and classes of the training videos, then of the test
+    videos. The videos are looked at once."""
+    parts = [video_features(model, task, among, rows, poolings) for rows in (among.train, among.test)]
+    train, test = (among.labels[rows].tolist() for rows in (among.train, among.test))
+    return {pooling: (gallery, train, queries, test) for pooling, gallery, queries in zip(poolings, *parts)}
 
 
 def video_features(
-    model: nn.Module, task: Embeds, among: LabelledSet, rows: Sequence[int] | np.ndarray, pooling: Pooling = "grid"
-) -> Tensor:
-    """(N, D): the mean over clips of each video. `grid` keeps time and space (VCOP's), `mean` averages them away."""
-    return torch.cat([clips.mean(dim=1) for clips in clip_features(model, task, among, rows, pooling)])
+    model: nn.Module, task: Embeds, among: LabelledSet, rows: Rows, poolings: Sequence[Pooling] = ("grid",)
+) -> list[Tensor]:
+    """(N, D) by each pooling: the mean over clips of each video. `grid` keeps time and space (VCOP's), `mean` averages
+    them away."""
+    found = [[clips.mean(dim=1) for clips in all_of] for all_of in clip_features(model, task, among, rows, poolings)]
+    return [torch.cat(by_pooling) for by_pooling in zip(*found)]
 
 
 def clip_features(
     model: nn.Module,
     task: Embeds,
     among: LabelledSet,
-    rows: Sequence[int] | np.ndarray,
-    pooling: Pooling = "mean",
+    rows: Rows,
+    poolings: Sequence[Pooling] = ("mean",),
     places: Places = end_to_end,
-) -> Iterator[Tensor]:
-    """(some videos, ten clips, D) after each other. The model is taken as in use: batch norm by its statistics."""
+) -> Iterator[list[Tensor]]:
+    """(some videos, ten clips, D) by each pooling, after each other. The model is taken as in use: batch norm by its
+    statistics."""
     model.eval()
     device = next(model.parameters()).device
     with torch.no_grad():
         for clips in ten_clips(among.footage(device), rows, task.frames, places):
-            vectors = task.embed(model, clips.flatten(0, 1), pooling)
-            yield vectors.unflatten(0, clips.shape[:2])
+            found = task.embeds(model, clips.flatten(0, 1), poolings)
+            yield [vectors.unflatten(0, clips.shape[:2]) for vectors in found]
 
 
-def ten_clips(
-    footage: Held | Stored, rows: Sequence[int] | np.ndarray, frames: int, places: Places = end_to_end
-) -> Iterator[Tensor]:
+def settle(model: nn.Module, task: Embeds, among: LabelledSet) -> None:
+    """Take the statistics of the backbone's batch norms anew, from the clips of the training videos that features are
+    made of: those of a mean of models are means as well, which no model has."""
+    backbone = cast(nn.Module, model.backbone)
+    if not any(norm.track_running_stats for norm in active_norms(backbone)):
+        raise RecipeError(
+            "there are no statistics to be taken anew",
+            where="settle",
+            expected="a backbone with batch norms that are not frozen",
+            found=type(backbone).__name__,
+            hint="leave it out",
+        )
+    device = next(model.parameters()).device
+    with torch.no_grad(), settling(backbone):
+        for clips in ten_clips(among.footage(device), among.train, task.frames):
+            task.embed(model, clips.flatten(0, 1))
+
+
+def ten_clips(footage: Held | Stored, rows: Rows, frames: int, places: Places = end_to_end) -> Iterator[Tensor]:
     """(some videos, ten clips, frames, H, W, 3) of bytes: the square in the middle, on the footage's device."""
     shapes = footage.shapes
 
