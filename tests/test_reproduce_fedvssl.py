@@ -131,6 +131,14 @@ def test_figures_show_runs_of_the_tables_and_choose_by_their_tries(videos: Path,
     assert sum(names in tables for names in figures) == 3 + 3 + 3 + 1
 
 
+def test_what_is_learned_in_one_place_is_learned_once_for_all_splits(videos: Path, tmp_path: Path) -> None:
+    """The paper prints the same numbers for it in Tables 1, 2 and 3."""
+    given: dict[str, Any] = {"scale": "small", "data": videos, "out": tmp_path / "out", "seeds": 1}
+    (alone,) = plan("fedvssl", "table2", **given, rows="=centralised")
+    (beside,) = plan("fedvssl", "table3", **given, rows="=centralised")
+    assert (alone.tries, alone.cells) == (beside.tries, beside.cells)
+
+
 def test_effort_is_measured_beside_the_run_in_one_place(tmp_path: Path) -> None:
     def cell(name: str, passes: float, curve: dict[int, float]) -> tuple[Row, Path]:
         (tmp_path / name).mkdir()
