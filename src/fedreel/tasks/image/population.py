@@ -92,7 +92,8 @@ class TestPictures:
         """What is said of all images, in batches of this size: `answer` is asked unless the last who was asked about
         them had the same model."""
         device = self.images.device
-        stream = torch.cuda.current_stream(device).stream_id if device.type == "cuda" else 0  # others' may not be ready
+        # What was said on another stream may not be ready.
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         key = self.kind, str(device), stream, size
         if key not in self.answers or not self.answers[key].by(model, task):
             tensors = tuple(tensor.clone() for tensor in model.state_dict().values())
