@@ -264,3 +264,35 @@ def test_a_row_can_be_tried_with_settings_that_no_other_row_has(table: str, rows
     chosen = [row for row in every if row.has(rows)]
     check_unset(chosen, size, spec.follow)
     check_apart(chosen, every, spec, size)
+
+
+def by_loss(run: Path) -> dict[str, float]:
+    return {"score": -json.loads((run / "summary.json").read_text())["metrics"]["loss"]}
+
+
+def by_top1(run: Path) -> dict[str, float]:
+    return {"score": json.loads((run / "summary.json").read_text())["metrics"]["top1"]}
+
+
+def test_tables_that_share_tries_may_choose_by_different_measures_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two values each is best by one measure. Both are tried once, with both measures read off; then each table has
+    a cell of its own."""
+    ran: list[tuple[bool, float]] = []
+
+    def run(recipe: str, folder: Path, *, set: dict[str, Any], **_: Any) -> None:
+        mu = set["method.mu"]
+        ran.append((set.get("data.validate", False), mu))
+        folder.mkdir(parents=True)
+        metrics = {"top1": mu, "loss": mu}
+        (folder / "summary.json").write_text(json.dumps({"metrics": metrics, "complete": True}))
+
+    row = Row("fedprox", {"method.name": "fedprox"}, grid={"method.mu": (0.1, 1.0)})
+    rules = {f.__name__: Choose("score", {"data.validate": True}, "a part", derive=(f,)) for f in (by_loss, by_top1)}
+    tables = {name: table(row, rule=rule, seeds=(0,)) for name, rule in rules.items()}
+    monkeypatch.setattr("fedreel.api.run", run)
+    monkeypatch.setattr(harness, "find_table", lambda system, name: tables[name])
+    found = reproduce("any", *tables, out=tmp_path)
+    assert [found[name]["rows"][0]["chosen"]["method.mu"] for name in tables] == [0.1, 1.0]
+    assert ran == [(True, 0.1), (True, 1.0), (False, 0.1), (False, 1.0)]
