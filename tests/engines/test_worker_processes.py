@@ -60,7 +60,7 @@ class Scripted(FedAvg):
 
 
 def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -253,9 +253,9 @@ def test_a_client_that_hangs_is_given_up_after_its_time(
 ) -> None:
     monkeypatch.setattr(engines, "_GRACE", 0.2)
     with closing(scripted(tmp_path, 2, script)) as engine:
-        found = {r.client: r for r in results(engine, wanted(engine, "c0", "c1", "c2", limit=1.0))}
+        found = {r.client: r for r in results(engine, wanted(engine, "c0", "c1", "c2", limit=3.0))}
     assert [(c, r.reason, r.detail) for c, r in found.items() if isinstance(r, Failure)] == [
-        ("c1", "timeout", "no answer within 1 s")
+        ("c1", "timeout", "no answer within 3 s")
     ]
 
 

@@ -34,6 +34,7 @@ from fedreel.sites.site import SiteFolder, init
 from support import conformance_jobs
 from support.conformance_jobs import CACHED, CASES, CLIENTS, SITES, SYNTHETIC, Lent, run_case
 from support.flower_site import Federation, allow_all, environment, make_peers
+from support.started import start
 
 
 @dataclass(frozen=True)
@@ -239,14 +240,13 @@ class _Jobs:
         out.mkdir()
         self.late = False
         self.out, self.codes, self.errors = out, dict[str, int](), out.with_name("jobs.err").open("w+")
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(conformance_jobs.__file__))],
+        self.process = start(
+            [sys.executable, Path(conformance_jobs.__file__)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
             env=environment(),
             text=True,
-            start_new_session=True,
         )
         assert self.process.stdin is not None
         order = {"jobs": dict(rounds), "at_once": 2, "data": str(data), "out": str(out), "server": str(server)}

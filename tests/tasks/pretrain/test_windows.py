@@ -152,13 +152,15 @@ def test_processes_read_where_a_gpu_waits_and_pictures_are_to_be_decoded(
 
 
 def test_an_iteration_that_is_given_up_ends_its_threads(tmp_path: Path) -> None:
-    before = threading.active_count()
+    before = {*threading.enumerate()}
     batches = numbered(tmp_path / "shards").batches(1)
     next(batches)
+    own = {*threading.enumerate()} - before
+    assert own
     batches.close()
-    for thread in threading.enumerate()[before:]:
-        thread.join(10)
-    assert threading.active_count() == before
+    for thread in own:
+        thread.join(60)
+    assert not [thread for thread in own if thread.is_alive()]
 
 
 def test_a_single_sample_left_over_joins_the_batch_before_it(tmp_path: Path) -> None:
