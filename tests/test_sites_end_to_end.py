@@ -55,7 +55,7 @@ PUBLISHED = {
     "skeleton": ("fsar",),  # private state
 }
 JOBS = [name for task in SMALL_TASKS for name in PUBLISHED.get(task, (f"task-{task}",))]
-JOBS += ["scaffold", "int8", "secure", "secure-private", "private", "secure-noise"]
+JOBS += ["scaffold", "secure", "private", "secure-noise"]  # the jobs that are killed have int8, and state beside sums
 TOY = DataConfig(role="toy")
 
 
@@ -216,7 +216,7 @@ def test_everything_is_killed_once_and_the_run_ends_right(
 ) -> None:
     """kill -9 of an executor, of a worker, of a whole site, which then forgets a reply, of the server, and of the job
     itself, in mid-round."""
-    job, out = job_file(tmp_path / "job.toml", toy_recipe(rounds=3, seconds=5, data=TOY)), tmp_path / "out"
+    job, out = job_file(tmp_path / "job.toml", toy_recipe(rounds=3, seconds=3, data=TOY)), tmp_path / "out"
     submit = ("submit", job, "--out", out, "--server", federation.server_folder)
     with Running(*submit, log=tmp_path / "submit.out") as running:
         working(federation, "ward", running, 1)
@@ -272,7 +272,7 @@ def working(federation: Federation, site: str, job: Running, round: int, client:
     while time.monotonic() < deadline:
         for fence in (federation.folder / site / "runs").glob(f"*/{client}.fence"):
             if fence.stat().st_mtime > job.since and json.loads(fence.read_text())[1] >= round:
-                time.sleep(1)
+                time.sleep(0.5)
                 return
         assert job.process.poll() is None, job.said()
         time.sleep(0.1)

@@ -39,7 +39,7 @@ from support.flower_site import toy_recipe
 from support.gated import OPEN, started, work
 from support.open_files import open_files
 from support.toy import HeadStays, Notes, Random, Toy, make_worker, orders, results
-from support.warm import _processes
+from support.warm import warm_process
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
 
@@ -364,9 +364,7 @@ def test_how_many_workers_is_checked(wrong: Any) -> None:
 def gated(tmp_path: Path) -> Iterator[Any]:
     """A run in the midst of its second round, with two workers that wait."""
     (tmp_path / "gate").mkdir()
-    process = _processes.Process(
-        target=started, args=(tmp_path / "run", {"name": "processes", "workers": 2}, str(tmp_path / "gate"))
-    )
+    process = warm_process(started, tmp_path / "run", {"name": "processes", "workers": 2}, str(tmp_path / "gate"))
     process.start()
     try:
         until(lambda: len([*(tmp_path / "gate").iterdir()]) == 2)

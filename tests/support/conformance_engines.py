@@ -119,7 +119,8 @@ def _in_a_simulation(data: Path, out: Path, rounds: Mapping[str, int]) -> Iterat
 
 @contextmanager
 def at_sites(data: Path, out: Path, rounds: Mapping[str, int], federation: Federation) -> Iterator[Stage]:
-    """A running server with its sites, and all jobs two at a time: most of the time a job waits for Flower."""
+    """A running server with its sites, and all jobs four at a time: most of the time a job waits for Flower, which asks
+    for work all the while."""
     with closing(_Jobs(data, out, rounds, federation.server_folder)) as jobs:
 
         def outcome(name: str) -> Outcome:
@@ -249,7 +250,7 @@ class _Jobs:
             text=True,
         )
         assert self.process.stdin is not None
-        order = {"jobs": dict(rounds), "at_once": 2, "data": str(data), "out": str(out), "server": str(server)}
+        order = {"jobs": dict(rounds), "at_once": 4, "data": str(data), "out": str(out), "server": str(server)}
         self.process.stdin.write(json.dumps(order))
         self.process.stdin.close()
 
