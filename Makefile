@@ -1,6 +1,7 @@
 # `make demo` shows what fedreel does, `make test` checks it. Each sets up in .venv what it needs, and no more.
 PYTHON ?= python3
-WORKERS ?= 4
+# One more than there are cores: the file that takes longest mostly waits.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 N ?= 100000
 SEED ?= 0
 VENV := .venv

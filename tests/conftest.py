@@ -29,9 +29,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
+    """And the kernels that a run has: else the first run of a process would change them for the tests after it."""
     import torch
 
+    from fedreel.machine.device import pick_device
+
     torch.set_num_threads(1)
+    pick_device("cpu")
 
 
 @pytest.fixture(scope="session", autouse=True)

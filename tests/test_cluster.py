@@ -47,13 +47,10 @@ def test_a_run_on_two_hosts_ends_as_on_local_though_an_actor_is_killed(
     recipe = toy_recipe(ROUNDS, task=task, method=method, engine={"name": "flower-sim", "address": address})
     job_file(tmp_path / "job.toml", recipe)
     words = ("run", tmp_path / "job.toml", "--out", tmp_path / "sim")
-    job = Running(*words, log=tmp_path / "said", prefix=hosts.inside("hub"))
-    try:
+    with Running(*words, log=tmp_path / "said", prefix=hosts.inside("hub")) as job:
         there = _wait_for(notes, os.stat(f"/run/netns/{hosts.space('other')}").st_ino, job)
         os.kill(there, signal.SIGKILL)
         assert job.process.wait(240) == 0, job.said()
-    finally:
-        job.end()
     _wait_for_end(hosts)
     notes_of = {file.name: int(file.name.split(".")[2]) for file in notes.iterdir()}
     spaces = {os.stat(f"/run/netns/{hosts.space(name)}").st_ino for name in ("hub", "other")}

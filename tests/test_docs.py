@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +25,7 @@ from fedreel.core.exchange import KINDS
 from fedreel.core.job import make_method, make_task
 from fedreel.core.method import Method
 from fedreel.core.privacy import check_private
+from fedreel.core.task import Task
 from fedreel.core.weights import Layout, TensorInfo, bind
 from fedreel.data.division import make_partitioner
 from fedreel.errors import RecipeError
@@ -280,17 +282,24 @@ def check_verb(folder: Path) -> None:
 
 def tensors_of(method: Method) -> list[TensorInfo]:
     """Of recognition's model, and of those on the tasks that the method needs: it may keep back what only they have."""
-    tasks = {
-        name: make_task(load_recipe(name, WITHOUT_WEIGHTS.get(name, ())))
-        for name in recipe_names()
-        if not name.endswith("-paper")
-    }
-    needed = [task for task in tasks.values() if method.needs and all(isinstance(task, a) for a in method.needs)]
-    counted = [
-        replace(task, classes=2) if hasattr(task, "classes") else task  # type: ignore[call-arg,type-var]
-        for task in (tasks["recognition"], *needed)
-    ]
-    return [tensor for task in counted for tensor in bind(task.model()).layout.tensors]
+    named = tasks()
+    needed = [name for name, task in named.items() if method.needs and all(isinstance(task, a) for a in method.needs)]
+    return [tensor for name in ("recognition", *needed) for tensor in tensors_of_task(name)]
+
+
+@cache
+def tasks() -> dict[str, Task]:
+    """By the name of their recipe."""
+    names = [name for name in recipe_names() if not name.endswith("-paper")]
+    return {name: make_task(load_recipe(name, WITHOUT_WEIGHTS.get(name, ()))) for name in names}
+
+
+@cache
+def tensors_of_task(name: str) -> tuple[TensorInfo, ...]:
+    task = tasks()[name]
+    if hasattr(task, "classes"):
+        task = replace(task, classes=2)  # type: ignore[call-arg,type-var]
+    return tuple(bind(task.model()).layout.tensors)
 
 
 def table(heading: str, page: str = "privacy.md") -> list[list[str]]:

@@ -22,15 +22,15 @@ SIMULATED: dict[str, Any] = {"engine": {"name": "flower-sim"}}
 
 def test_ctrl_c_leaves_nothing_running_and_says_how_to_go_on(tmp_path: Path) -> None:
     job_file(tmp_path / "job.toml", toy_recipe(rounds=3, seconds=5, **SIMULATED))
-    job = Running("run", tmp_path / "job.toml", "--out", tmp_path / "run", log=tmp_path / "said")
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "run" / "clients").exists():  # the first client has worked: in the midst of a round
-        assert job.process.poll() is None, job.said()
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    started = descendants(job.process.pid)
-    assert len(started) > 5  # SuperLink, SuperExec, the simulation, Ray's processes and actors
-    os.kill(job.process.pid, signal.SIGINT)
-    assert job.process.wait(60) == 130
+    with Running("run", tmp_path / "job.toml", "--out", tmp_path / "run", log=tmp_path / "said") as job:
+        deadline = time.monotonic() + 240
+        while not (tmp_path / "run" / "clients").exists():  # the first client has worked: in the midst of a round
+            assert job.process.poll() is None, job.said()
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        started = descendants(job.process.pid)
+        assert len(started) > 5  # SuperLink, SuperExec, the simulation, Ray's processes and actors
+        os.kill(job.process.pid, signal.SIGINT)
+        assert job.process.wait(120) == 130
     assert "go on with: fedreel run" in job.said()
     assert not running(started)

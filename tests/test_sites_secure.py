@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -42,7 +42,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         (root / "data" / site / "toy" / "clients.txt").write_text(clients)
     with closing(Federation(root, {site: root / "data" / site for site in SITES}, ("toy",))) as running:
         yield running
-    assert not left_over([str(root)])
+    assert not left_over(str(root))
 
 
 def recipe_of(rounds: int, **method: object) -> Recipe:
@@ -89,20 +89,21 @@ def test_whatever_is_killed_in_whatever_phase_the_run_ends_right(
     expected = here(recipe, FedBN(), tmp_path / "here")
     job, out = job_file(tmp_path / "job.toml", recipe), tmp_path / "out"
     submit = ("submit", job, "--out", out, "--server", federation.server_folder)
-    running = Running(*submit, log=tmp_path / "submit.out")
-    for round, before in enumerate(("", *PHASES[:-1]), 1):
-        summing(out, running, round, before)
-        if what == "site":
-            kill(processes(str(federation.folder / "ward")))
-            federation.start_site("ward")
-        elif what == "server":
-            kill(processes(str(federation.server_folder), without=("site start", "sites.supernode", "submit")))
-            federation.server.start()
-            federation.server.wait_for("Listening for sites")
-        else:
-            kill([running.process.pid])
-            running = Running(*submit, "--resume", log=tmp_path / "submit.out")
-    running.wait_for("fedbn on toy: 5 rounds")
-    assert running.process.wait(60) == 0
+    with ExitStack() as jobs:
+        running = jobs.enter_context(Running(*submit, log=tmp_path / "submit.out"))
+        for round, before in enumerate(("", *PHASES[:-1]), 1):
+            summing(out, running, round, before)
+            if what == "site":
+                kill(processes(str(federation.folder / "ward")))
+                federation.start_site("ward")
+            elif what == "server":
+                kill(processes(str(federation.server_folder), without=("site start", "sites.supernode", "submit")))
+                federation.server.start()
+                federation.server.wait_for("Listening for sites")
+            else:
+                kill([running.process.pid])
+                running = jobs.enter_context(Running(*submit, "--resume", log=tmp_path / "submit.out"))
+        running.wait_for("fedbn on toy: 5 rounds")
+        assert running.process.wait(60) == 0
     assert_same_end(expected, out)
     assert lost(out) == [[]] * len(PHASES)

@@ -147,7 +147,9 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def told(
     outside: dict[str, str], *args: object, python: bool = False, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return run_python(*(("-c",) if python else ("-m", "fedreel")), *args, env=outside, cwd=cwd, timeout=120)
+    """By a fedreel that is imported where the package is installed: it asks for packages once."""
+    words = ("-c",) if python else ("-m", "fedreel")
+    return run_python(*words, *args, env=outside, cwd=cwd, timeout=120, own_fedreel=False)
 
 
 @pytest.fixture(scope="module")

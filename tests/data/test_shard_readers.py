@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from fedreel.data.clip_index import find
 from fedreel.data.shard_readers import Cut, Readers, Sheet, can_share, readers_of
 from fedreel.data.shards import Shards, build
 from fedreel.errors import DataError, RunError
+from support.started import started
 
 pytestmark = pytest.mark.skipif(not can_share(), reason="this system has no memory that processes share without a name")
 SIDE = 8
@@ -30,13 +32,23 @@ def shards(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Shards:
     return build(find(data), data, tmp_path_factory.mktemp("jpegs") / "shards", side=SIDE, quality=90, workers=1)
 
 
+Children = Callable[[], list[BaseProcess]]
+
+
 @pytest.fixture
-def readers(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> Iterator[Readers]:
+def own() -> Children:
+    """The processes that a test has started: those of another may be about to end."""
+    before = {*multiprocessing.active_children()}
+    return lambda: [process for process in multiprocessing.active_children() if process not in before]
+
+
+@pytest.fixture
+def readers(shards: Shards, own: Children, monkeypatch: pytest.MonkeyPatch) -> Iterator[Readers]:
     monkeypatch.setattr(module, "READERS", 1)
     found = readers_of(shards)
     yield found
     found.stop()
-    assert not multiprocessing.active_children()
+    assert not own()
 
 
 def cuts_of(shards: Shards, *rows: int) -> list[Cut]:
@@ -49,8 +61,8 @@ def expected(shards: Shards, *rows: int) -> bytes:
     return b"".join(shards.parts.frames(*cut).tobytes() for cut in cuts_of(shards, *rows))
 
 
-def kill_readers() -> None:
-    for process in multiprocessing.active_children():
+def kill_all(processes: list[BaseProcess]) -> None:
+    for process in processes:
         os.kill(process.pid or 0, signal.SIGKILL)
         process.join()
 
@@ -71,28 +83,28 @@ def test_shards_have_one_set_of_readers(shards: Shards, readers: Readers) -> Non
     assert readers_of(Shards.open(shards.folder)) is not readers
 
 
-def test_readers_end_with_their_shards(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_end_with_their_shards(shards: Shards, own: Children, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "READERS", 1)
     copy = Shards.open(shards.folder)
     readers_of(copy).begin(Sheet(10_000), cuts_of(copy, 0)).wait()
-    (process,) = multiprocessing.active_children()
+    (process,) = own()
     del copy
-    process.join(20)
+    process.join(60)
     assert process.exitcode == 0
 
 
-def test_when_readers_are_killed_others_read_the_same(shards: Shards, readers: Readers) -> None:
+def test_when_readers_are_killed_others_read_the_same(shards: Shards, readers: Readers, own: Children) -> None:
     wanted = expected(shards, 2, 0)
     sheets = [Sheet(len(wanted)) for _ in range(3)]
     readers.begin(sheets[0], cuts_of(shards, 2, 0)).wait()
-    (process,) = multiprocessing.active_children()
+    (process,) = own()
     os.kill(process.pid or 0, signal.SIGSTOP)  # it has begun neither of the next two
     under_way = [readers.begin(sheet, cuts_of(shards, 2, 0)) for sheet in sheets[1:]]
-    kill_readers()
+    kill_all(own())
     for reading in under_way:
         reading.wait()
     assert [sheet.bytes.tobytes() for sheet in sheets] == [wanted] * 3
-    kill_readers()  # between two batches
+    kill_all(own())  # between two batches
     readers.begin(sheets[0], cuts_of(shards, 1, 5)).wait()
     assert sheets[0].bytes.tobytes() == expected(shards, 1, 5)
 
@@ -146,14 +158,14 @@ def test_what_is_given_up_is_not_written_later(shards: Shards, readers: Readers)
     assert (sheet.bytes == 7).all()
 
 
-def test_readers_outlive_a_ctrl_c_that_their_process_outlives(shards: Shards, readers: Readers) -> None:
+def test_readers_outlive_a_ctrl_c_that_their_process_outlives(shards: Shards, readers: Readers, own: Children) -> None:
     sheet = Sheet(len(expected(shards, 0)))
     readers.begin(sheet, cuts_of(shards, 0)).wait()
-    (process,) = multiprocessing.active_children()
+    (process,) = own()
     os.kill(process.pid or 0, signal.SIGINT)
     readers.begin(sheet, cuts_of(shards, 1)).wait()
     assert sheet.bytes.tobytes() == expected(shards, 1)
-    assert [p.pid for p in multiprocessing.active_children()] == [process.pid]
+    assert own() == [process]
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
@@ -169,22 +181,16 @@ def test_readers_end_with_the_process_they_read_for(shards: Shards, tmp_path: Pa
         "    reading.wait()\n"
         "    print(*(p.pid for p in multiprocessing.active_children()), flush=True)\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(shards.folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    reader = int(process.stdout.readline())
-    if sign == signal.SIGINT:
-        os.killpg(process.pid, sign)
-    else:
-        process.kill()
-    told = process.stderr.read()  # to its end: all who could write there have ended
-    process.wait()
+    command, pipe = [sys.executable, script, shards.folder], subprocess.PIPE
+    with started(command, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        reader = int(process.stdout.readline())
+        if sign == signal.SIGINT:
+            os.killpg(process.pid, sign)
+        else:
+            process.kill()
+        told = process.stderr.read()  # to its end: all who could write there have ended
     assert told.count("Traceback") == (1 if sign == signal.SIGINT else 0), told
     while Path(f"/proc/{reader}").exists() and not _ended(reader):
         time.sleep(0.02)

@@ -22,6 +22,7 @@ from fedreel.errors import DataError
 from fedreel.media import video
 from fedreel.tasks.vision.clips import open_clips
 from support.shared import SHARED
+from support.started import started
 
 DATA = SHARED
 
@@ -226,13 +227,12 @@ def test_a_killed_build_goes_on_and_leaves_no_processes(tmp_path: Path) -> None:
     )
     (tmp_path / "script.py").write_text(script)
     command = [sys.executable, str(tmp_path / "script.py"), str(root), str(tmp_path / "out")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "0\n"
-    assert process.stdout.readline() in ("64\n", "2\n")  # one part of 64, 64 and 2 clips is done
-    process.send_signal(signal.SIGKILL)
-    process.stdout.read()  # ends only when no child holds the pipe: the workers ended with their parent
-    process.wait()
+    with started(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "0\n"
+        assert process.stdout.readline() in ("64\n", "2\n")  # one part of 64, 64 and 2 clips is done
+        process.send_signal(signal.SIGKILL)
+        process.stdout.read()  # ends only when no child holds the pipe: the workers ended with their parent
     build(clips, root, tmp_path / "out", side=128, workers=1)
     build(clips, root, tmp_path / "straight", side=128, workers=1)
     assert files(tmp_path / "out") == files(tmp_path / "straight")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,8 @@ from fedreel.config import RoundConfig
 from fedreel.core.job import Job
 from fedreel.engines import auto
 from fedreel.engines.auto import AutoEngine
+from fedreel.engines.processes.crew import SpawnedCrew
+from fedreel.engines.processes.engine import ProcessesEngine
 from fedreel.methods.fedavg import FedAvg
 from fedreel.runs.reading import read_metrics
 from fedreel.runs.run import run
@@ -85,3 +89,16 @@ def test_a_run_says_what_it_took_and_may_go_on_otherwise(tmp_path: Path, monkeyp
     assert note["text"] == "2 clients at once on 2 cores, one thread each (engine processes)"
     local = replace(recipe, engine={"name": "local"})
     assert run(local, tmp_path / "run", resume=True, quiet=True, task=Toy(), method=FedAvg()).summary == result.summary
+
+
+def test_a_notebook_is_not_forked_and_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "_cores", lambda: 2)
+    monkeypatch.setattr(sys, "ps1", "In : ", raising=False)  # as IPython and Python's own prompt have it
+    monkeypatch.setattr(os, "fork", None)
+    recipe = toy_recipe(rounds=1, transfer=None, engine={"name": "auto"})
+    result = run(recipe, tmp_path / "run", quiet=True, task=Toy(), method=FedAvg())
+    assert result.summary["engine"] == "local"
+    (note,) = read_metrics(tmp_path / "run", "note")
+    assert "workers are not forked from a notebook or a prompt (engine local)" in note["text"]
+    with closing(ProcessesEngine.begin(job(tmp_path), workers=2)) as engine:
+        assert isinstance(engine._crew, SpawnedCrew)

@@ -14,6 +14,7 @@ import pytest
 
 from fedreel.engines.flower.processes import Processes, free_port, last_lines, only_needed, program, quiet_environment
 from fedreel.errors import RunError
+from support.started import started
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -67,7 +68,7 @@ def test_end_ends_children_and_their_children(tmp_path: Path, processes: Process
     pids = [pid_of(tmp_path, name) for name in ("child", "grandchild", "last", "other")]
     assert all(alive(pid) for pid in pids)
     processes.end()
-    wait_for(lambda: not any(alive(pid) for pid in pids), 10)
+    wait_for(lambda: not any(alive(pid) for pid in pids))
 
 
 @linux
@@ -78,7 +79,7 @@ def test_end_ends_one_that_ignores_the_request(tmp_path: Path, processes: Proces
     os.kill(pids[0], signal.SIGTERM)
     os.kill(pids[1], signal.SIGTERM)
     processes.end(patience=0.5)
-    wait_for(lambda: not any(alive(pid) for pid in pids), 10)
+    wait_for(lambda: not any(alive(pid) for pid in pids))
 
 
 @linux
@@ -88,7 +89,7 @@ def test_end_ends_one_that_moved_to_a_session_of_its_own(tmp_path: Path, process
     start(processes, tmp_path, script("child", child=script("hidden"), how=how))
     pids = [pid_of(tmp_path, name) for name in ("child", "hidden")]
     processes.end()
-    wait_for(lambda: not any(alive(pid) for pid in pids), 10)
+    wait_for(lambda: not any(alive(pid) for pid in pids))
 
 
 @linux
@@ -104,7 +105,7 @@ def test_end_ends_one_whose_parent_has_ended_before(tmp_path: Path, processes: P
     child.wait()
     assert alive(orphan)
     processes.end()
-    wait_for(lambda: not alive(orphan), 10)
+    wait_for(lambda: not alive(orphan))
 
 
 @linux
@@ -117,7 +118,7 @@ def test_end_leaves_what_others_have_started(tmp_path: Path, processes: Processe
         ours = pid_of(tmp_path, "ours")
         pid_of(tmp_path, "theirs")
         processes.end()
-        wait_for(lambda: not alive(ours), 10)
+        wait_for(lambda: not alive(ours))
         assert theirs.poll() is None
     finally:
         others.end()
@@ -131,16 +132,12 @@ def test_a_child_dies_when_its_parent_is_killed(tmp_path: Path) -> None:
         f"Processes().start([sys.executable, '-c', {script('child')!r}, sys.argv[1]], Path(sys.argv[1]) / 'log');"
         "time.sleep(600)"
     )
-    parent = subprocess.Popen([sys.executable, "-c", text, str(tmp_path)])
-    try:
+    with started([sys.executable, "-c", text, tmp_path]) as parent:
         child = pid_of(tmp_path, "child")
         assert alive(child)
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-        wait_for(lambda: not alive(child), 20)
-    finally:
-        parent.kill()
-        parent.wait()
+        wait_for(lambda: not alive(child))
 
 
 @pytest.mark.slow

@@ -16,6 +16,8 @@ from fedreel.engines import vector
 from fedreel.engines.local import LocalEngine
 from fedreel.engines.vector import VectorEngine
 from fedreel.methods.fedavg import FedAvg
+from fedreel.runs.run import run
+from support.flower_site import toy_recipe
 from support.stacked import (
     CLOSE,
     EqualPoints,
@@ -212,3 +214,14 @@ def test_a_cohort_larger_than_the_slots(tmp_path: Path, stacked: list[int], monk
     one, _, many, _ = both(tmp_path, FedAvg(), RoundConfig(rounds=2), task=Points(clients=8))
     assert stacked == [3, 3, 2] * 2
     assert_close(one.weights, many.weights)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_summary_says_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool) -> None:
+    monkeypatch.setattr(vector, "LONG", -1.0 if alone else 1e30)
+    recipe = toy_recipe(rounds=1, transfer=None, engine={"name": "vector"})
+    summary = run(recipe, tmp_path / "run", quiet=True, task=Points(), method=FedAvg()).summary
+    assert summary["engine"] == ("local" if alone else "vector")
+    notices = summary.get("engine_notices", [])
+    assert len(notices) == alone
+    assert all(text.startswith("clients are trained one by one, not stacked: a step is ") for text in notices), notices

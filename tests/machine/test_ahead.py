@@ -38,24 +38,24 @@ def test_items_and_errors_come_as_without_threads(threads: int) -> None:
 
 
 def test_as_many_sequences_as_threads_are_under_way_and_none_is_far_ahead() -> None:
-    begun, made = [], []
+    begun, made, before = [], [], {*threading.enumerate()}
     all_begun = threading.Barrier(4)
 
     def sequence(number: int) -> Iterator[int]:
         begun.append(number)
         if number < 3:
-            all_begun.wait(30)  # would not end if they were gone through one after another
+            all_begun.wait(120)  # would not end if they were gone through one after another
         for item in range(100):
             made.append((number, item))
             yield item
 
     found = ahead([partial(sequence, number) for number in range(5)], 3)
     first = next(found)
-    all_begun.wait(30)
+    all_begun.wait(120)
     assert next(first) == 0
     assert sorted(begun) == [0, 1, 2]
     found.close()
-    assert not [thread for thread in threading.enumerate() if "_work" in thread.name]
+    assert {*threading.enumerate()} <= before
     assert sorted(begun) == [0, 1, 2]
     assert max(item for number, item in made if number) <= AHEAD + 1
     assert max(item for number, item in made if number == 0) <= AHEAD + 2

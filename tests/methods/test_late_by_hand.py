@@ -127,7 +127,7 @@ class Sleepy(FedBuff):
 
 
 def test_who_takes_longer_than_the_limit_is_followed_by_another(tmp_path: Path) -> None:
-    _, _, notes = pulled(tmp_path, Sleepy(buffer=1, in_flight=2), 3, world=world(), time_limit=0.05)
+    _, _, notes = pulled(tmp_path, Sleepy(buffer=1, in_flight=2), 3, world=world(), time_limit=2.0)
     assert [row["clients"] for row in notes.of("train")] == [["near"]] * 3
     assert [(row["client"], row["reason"]) for row in notes.of("refused")] == [("far", "timeout")]
 

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.started import end, start
 
 SCRIPT = Path(__file__).parents[1] / "support" / "killed_run.py"
 
@@ -23,8 +25,8 @@ class Forks:
     """The process that forks runs for us."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT)],
+        self.process = start(
+            [sys.executable, SCRIPT],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -42,16 +44,13 @@ class Forks:
         return said
 
     def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(60)
+        end(self.process)
 
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
-    forks = Forks()
-    yield forks
-    forks.close()
+    with closing(Forks()) as forks:
+        yield forks
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,7 @@ def test_writing_costs_at_most_a_hundredth(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_process_is_known_by_its_birth_and_not_by_its_number() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     known = process(child.pid)
     try:
         assert alive(known)
@@ -93,7 +93,7 @@ def test_a_process_is_known_by_its_birth_and_not_by_its_number() -> None:
         assert not alive({**known, "host": "elsewhere"})
         assert not alive({})
         assert interrupt(known)
-        child.wait(20)
+        child.wait(60)
     finally:
         child.kill()
         child.wait()

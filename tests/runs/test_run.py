@@ -219,8 +219,10 @@ def test_a_run_that_came_in_between_is_not_overwritten(tmp_path: Path, monkeypat
 
 
 def test_interrupted_then_resumed_ends_the_same_to_the_bit(data: Path, tmp_path: Path) -> None:
-    """A real process: while it runs nobody else gets the folder; SIGINT ends it with the command to go on with."""
-    args = ["recognition", *sets({**SETTINGS, "data.source": data, "round.rounds": 30})]
+    """A real process: while it runs nobody else gets the folder; SIGINT ends it with the command to go on with. It
+    stands still while somebody else tries."""
+    rounds = 12
+    args = ["recognition", *sets({**SETTINGS, "data.source": data, "round.rounds": rounds})]
     assert cli("run", *args, "--out", tmp_path / "whole", "--quiet").code == 0
     out = tmp_path / "has a space"
     process = subprocess.Popen(
@@ -233,8 +235,10 @@ def test_interrupted_then_resumed_ends_the_same_to_the_bit(data: Path, tmp_path:
         while not (out / "checkpoint" / "000002").exists():
             assert process.poll() is None, process.stderr.read() if process.stderr else ""
             time.sleep(0.002)
+        process.send_signal(signal.SIGSTOP)
         second = cli("run", *args, "--out", out, "--resume")
         process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGCONT)
         _, err = process.communicate(timeout=60)
     finally:
         process.kill()
@@ -246,11 +250,11 @@ def test_interrupted_then_resumed_ends_the_same_to_the_bit(data: Path, tmp_path:
     assert command == ["fedreel", "run", str(out / "recipe.toml"), "--out", str(out), "--resume"]
     assert not (out / "summary.json").exists()
     done = max(int(p.name) for p in (out / "checkpoint").glob("0*"))
-    assert 2 <= done < 30
+    assert 2 <= done < rounds
     assert cli(*command[1:], "--quiet").code == 0
     assert model_bytes(out) == model_bytes(tmp_path / "whole")
     tested = [[r["metrics"] for r in read_metrics(run, "test")] for run in (out, tmp_path / "whole")]
-    assert len(tested[0]) == 30
+    assert len(tested[0]) == rounds
     assert tested[0] == tested[1]
 
 

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from support.started import start
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--mute-audio", "--no-first-run"),
@@ -143,9 +145,7 @@ def browser() -> Iterator[Page]:
     assert program is not None
     folder = tempfile.mkdtemp(prefix="browser")
     options = [*OPTIONS, f"--user-data-dir={folder}", "about:blank"]
-    process = subprocess.Popen(
-        [program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    process = start([program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         port, path = _place(Path(folder) / "DevToolsActivePort", process)
         with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None) as line:

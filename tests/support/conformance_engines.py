@@ -34,6 +34,7 @@ from fedreel.sites.site import SiteFolder, init
 from support import conformance_jobs
 from support.conformance_jobs import CACHED, CASES, CLIENTS, SITES, SYNTHETIC, Lent, run_case
 from support.flower_site import Federation, allow_all, environment, make_peers
+from support.started import start
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,8 @@ def _in_a_simulation(data: Path, out: Path, rounds: Mapping[str, int]) -> Iterat
 
 @contextmanager
 def at_sites(data: Path, out: Path, rounds: Mapping[str, int], federation: Federation) -> Iterator[Stage]:
-    """A running server with its sites, and all jobs two at a time: most of the time a job waits for Flower."""
+    """A running server with its sites, and all jobs four at a time: most of the time a job waits for Flower, which asks
+    for work all the while."""
     with closing(_Jobs(data, out, rounds, federation.server_folder)) as jobs:
 
         def outcome(name: str) -> Outcome:
@@ -239,17 +241,16 @@ class _Jobs:
         out.mkdir()
         self.late = False
         self.out, self.codes, self.errors = out, dict[str, int](), out.with_name("jobs.err").open("w+")
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(conformance_jobs.__file__))],
+        self.process = start(
+            [sys.executable, Path(conformance_jobs.__file__)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
             env=environment(),
             text=True,
-            start_new_session=True,
         )
         assert self.process.stdin is not None
-        order = {"jobs": dict(rounds), "at_once": 2, "data": str(data), "out": str(out), "server": str(server)}
+        order = {"jobs": dict(rounds), "at_once": 4, "data": str(data), "out": str(out), "server": str(server)}
         self.process.stdin.write(json.dumps(order))
         self.process.stdin.close()
 

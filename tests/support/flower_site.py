@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import tomli_w
 from fedreel.config import Recipe, RoundConfig, TrainConfig, TransferConfig, as_table
 from fedreel.sites.peers import add_peer
 from fedreel.sites.site import SiteFolder
+from support.started import end, start
 
 TESTS = Path(__file__).parent.parent
 FEDREEL = [sys.executable, "-m", "fedreel"]
@@ -70,7 +72,8 @@ def fedreel(*arguments: object, check: bool = True, timeout: float = 300) -> sub
 
 
 class Running:
-    """A command that stays: server or site. Its output is in a file."""
+    """A command that stays: a server, a site or a job. Its output is in a file. It runs until it is told to `end`, or
+    for as long as `with` lasts."""
 
     def __init__(
         self, *arguments: object, log: Path, prefix: tuple[str, ...] = (), path: tuple[Path, ...] = ()
@@ -82,10 +85,14 @@ class Running:
         self.since = time.time()
         self.began = self.log.stat().st_size if self.log.exists() else 0
         with open(self.log, "ab") as file:
-            command = [*self.prefix, *FEDREEL, *map(str, self.arguments)]
-            self.process = subprocess.Popen(
-                command, env=environment(*self.path), stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-            )
+            command = (*self.prefix, *FEDREEL, *self.arguments)
+            self.process = start(command, env=environment(*self.path), stdout=file, stderr=subprocess.STDOUT)
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def said(self) -> str:
         return self.log.read_text()[self.began :]
@@ -97,10 +104,8 @@ class Running:
                 raise AssertionError(f"{self.arguments} did not say {text!r}:\n{self.said()}")
             time.sleep(0.2)
 
-    def end(self, how: signal.Signals = signal.SIGTERM) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(how)
-        return self.process.wait(60)
+    def end(self) -> None:
+        end(self.process)
 
 
 class Federation:
@@ -137,11 +142,7 @@ class Federation:
         return self.sites[name]
 
     def close(self) -> None:
-        for running in [*self.sites.values(), self.server]:
-            if running.process.poll() is None:
-                running.process.terminate()
-        for running in [*self.sites.values(), self.server]:
-            running.process.wait(60)
+        end(*(running.process for running in (*self.sites.values(), self.server)))
 
 
 def allow_all(site: Path, *files: Path) -> None:
@@ -158,8 +159,9 @@ def make_peers(sites: Iterable[Path]) -> None:
         add_peer(SiteFolder.open(place), other / "site.pub")
 
 
-def left_over(marks: list[str]) -> list[str]:
-    """Command lines of running processes that have one of these texts in them."""
+def left_over(mark: str) -> list[str]:
+    """Command lines of running processes that have this text in them. They are killed: one test that leaves something
+    behind is enough."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -167,6 +169,8 @@ def left_over(marks: list[str]) -> list[str]:
             state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        if state != "Z" and any(mark in text for mark in marks) and int(folder.name) != os.getpid():
+        if state != "Z" and mark in text and int(folder.name) != os.getpid():
             found.append(text)
+            with suppress(ProcessLookupError):
+                os.kill(int(folder.name), signal.SIGKILL)
     return found

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from support.started import end, start
+
 _PORT = 6379  # of Ray; the hub is a network of its own
 _START = 120.0  # seconds that a host of a Ray cluster may take to start
 
@@ -85,9 +87,7 @@ def _ray(words: Sequence[str]) -> tuple[str, ...]:
 @contextmanager
 def _node(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[None]:
     with open(log, "wb") as file:
-        process = subprocess.Popen(
-            command, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        process = start(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
     try:
         deadline = time.monotonic() + _START
         while "Ray runtime started" not in log.read_text():
@@ -96,8 +96,7 @@ def _node(command: Sequence[str], environment: Mapping[str, str], log: Path) -> 
             time.sleep(0.1)
         yield
     finally:
-        process.terminate()
-        process.wait(60)
+        end(process)
 
 
 def _ip(*words: str) -> str:

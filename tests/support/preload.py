@@ -12,13 +12,17 @@ import safetensors.torch  # noqa: F401
 import torch  # noqa: F401
 
 import fedreel.cli
+import fedreel.kernels.dtw
 import fedreel.methods
+import fedreel.report.run
 import fedreel.runs.run
 import fedreel.tasks
+
+VERBS = (".task", ".summarize", ".find", ".recognize", ".search", ".evaluate")
 
 for module in pkgutil.iter_modules(fedreel.methods.__path__, "fedreel.methods."):
     importlib.import_module(module.name)
 for module in pkgutil.walk_packages(fedreel.tasks.__path__, "fedreel.tasks."):
-    if module.name.endswith(".task"):
+    if module.name.endswith(VERBS):
         importlib.import_module(module.name)
 gc.freeze()

@@ -168,7 +168,7 @@ class Held(FedVMR):
     until: str = ""
 
     def local_training(self, client: Client) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while client.name == self.held and not (Path(self.folder) / self.until).exists():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.until} has not trained")

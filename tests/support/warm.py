@@ -7,9 +7,13 @@ import os
 import runpy
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from multiprocessing import forkserver
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
+from typing import Any
+from unittest import mock
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["support.preload"])
@@ -28,7 +32,7 @@ def run_python(
     with tempfile.TemporaryDirectory() as folder:
         said = [Path(folder) / name for name in ("out", "err")]
         given = (command, said, cwd or Path(), dict(env or os.environ), own_fedreel)
-        process = _processes.Process(target=_run, args=given)
+        process = warm_process(_run, *given)
         process.start()
         process.join(timeout)
         if process.exitcode is None:
@@ -36,6 +40,14 @@ def run_python(
             process.join()
             raise TimeoutExpired(command, timeout, *(path.read_bytes() for path in said))
         return CompletedProcess(command, process.exitcode, *(path.read_text() for path in said))
+
+
+def warm_process(target: Callable[..., object], *arguments: Any) -> BaseProcess:
+    """A process that is yet to be started. Who forks it looks for what it has to import where Python looks by itself,
+    and not where this process does; what is not found there it leaves out without a word."""
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path)):
+        forkserver.ensure_running()
+    return _processes.Process(target=target, args=arguments)
 
 
 def _run(command: list[str], said: list[Path], cwd: Path, env: dict[str, str], own_fedreel: bool) -> None:

@@ -23,6 +23,7 @@ from fedreel.machine.alive import interrupt
 from fedreel.ui.board import read_now
 from support.browser import Page, browser, find_browser
 from support.contrast import weak_texts
+from support.started import start as start_program
 from support.tiny import SETTINGS, cli, sets
 
 pytestmark = [
@@ -45,7 +46,7 @@ class Server:
     def begin(self) -> None:
         command = [sys.executable, "-m", "fedreel", "ui", "--runs", str(self.runs), "--port", "0"]
         command += ["--data", str(self.folder / "films"), "--data", str(self.folder / "clips")]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = start_program(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         link = re.search(r"http\S+", self.process.stdout.readline())
         assert link is not None
@@ -76,9 +77,11 @@ def server(data: Path, video: Path, tmp_path_factory: pytest.TempPathFactory) ->
     (strange / "recipe.toml").write_text(f"system = {json.dumps(HOSTILE)}\n")
     (strange / "metrics.jsonl").write_text(json.dumps({"round": 1, "phase": "note", "text": HOSTILE}) + "\n")
     started = Server(folder)
-    yield started
-    started.kill()
-    interrupt(read_now(started.runs / "mine"))  # it outlives the server, and a test that failed
+    try:
+        yield started
+    finally:
+        started.kill()
+        interrupt(read_now(started.runs / "mine"))  # it outlives the server, and a test that failed
 
 
 @pytest.fixture(scope="module")
@@ -99,11 +102,10 @@ def page(tab: Page, server: Server) -> Iterator[Page]:
 
 
 def open_link(page: Page, server: Server) -> None:
-    for _ in range(200):  # until it listens
+    deadline = time.monotonic() + 120
+    while page.js("document.title") != "Runs: fedreel" and time.monotonic() < deadline:  # until it listens
         page.call("Page.navigate", url=server.link)
         time.sleep(0.1)
-        if page.js("document.title") == "Runs: fedreel":
-            break
     assert "token" not in page.js("location.href")
 
 
@@ -289,6 +291,6 @@ def test_a_server_that_is_interrupted_ends_and_says_nothing_bad(page: Page, serv
     """Also while a page waits for news."""
     page.go(f"{server.base}/")
     os.kill(server.process.pid, signal.SIGINT)
-    assert server.process.wait(20) in (0, 130, -signal.SIGINT)
+    assert server.process.wait(60) in (0, 130, -signal.SIGINT)
     page.go("about:blank")
     page.errors.clear()

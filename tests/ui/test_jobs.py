@@ -117,7 +117,7 @@ def test_a_queue_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         time.sleep(0.2)
         assert states(second.folder) == ["running", "waiting"]
         assert second.stop(tmp_path / "a")
-        first._children[running.id].wait(20)  # its parent is this process, in whose place init would reap it
+        first._children[running.id].wait(60)  # its parent is this process, in whose place init would reap it
         until(lambda: states(second.folder) == ["stopped", "done"])
     finally:
         second.close()

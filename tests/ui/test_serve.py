@@ -19,6 +19,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 import httpx
 
 from fedreel.sites import keys
+from support.started import started
 from support.tiny import cli
 
 
@@ -45,15 +46,13 @@ def test_the_printed_link_opens_the_pages_over_tls(tmp_path: Path) -> None:
     keys.make_server_certificate(tmp_path, ["127.0.0.1"])
     command = [sys.executable, "-m", "fedreel", "ui", "--runs", str(tmp_path / "runs"), "--port", "0"]
     command += ["--tls-cert", str(tmp_path / "server.crt"), "--tls-key", str(tmp_path / "server.key")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
+    with started(command, stdout=subprocess.PIPE, text=True) as process:
         link = re.search(r"https://127\.0\.0\.1:\d+/\?token=\S+", process.stdout.readline())
         assert link is not None
         context = ssl.create_default_context(cafile=tmp_path / "ca.crt")
         with httpx.Client(verify=context, trust_env=False, follow_redirects=True, timeout=30) as client:
             plain = link[0].partition("?")[0]
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 120
             while True:
                 try:
                     assert client.get(plain).status_code == 401
@@ -67,7 +66,4 @@ def test_the_printed_link_opens_the_pages_over_tls(tmp_path: Path) -> None:
             assert str(answer.url) == plain
             with pytest.raises(httpx.HTTPError):
                 client.get(plain.replace("https", "http"))
-    finally:
-        process.kill()
-        process.wait()
     assert (tmp_path / "runs" / ".ui").stat().st_mode & 0o077 == 0  # uploads and answers are the owner's alone

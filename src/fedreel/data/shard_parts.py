@@ -51,7 +51,7 @@ class Parts:
     def frames(self, clip: ShardClip, times: np.ndarray, corner: tuple[int, int] | None = None) -> np.ndarray:
         """These of its frames, (len(times), side, side, 3): the square that begins at a row and column [that in the
         middle]. Before the first and after the last frame the clip stands still."""
-        times = np.clip(times, 0, clip.frames - 1)
+        times = np.minimum(np.maximum(times, 0), clip.frames - 1)
         top, left = middle_corner(clip.height, clip.width) if corner is None else corner
         found = self._decoded(clip, times) if self.quality else _taken(self._raw(clip), times)
         return found[:, top : top + self.side, left : left + self.side]
@@ -97,5 +97,5 @@ def part_file(folder: Path, number: int, quality: int) -> Path:
 def _taken(clip: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Frames of a clip: a view where they are evenly apart, else a copy."""
     step = int(times[1] - times[0]) if len(times) > 1 else 1
-    even = len(times) > 0 and step > 0 and (np.diff(times) == step).all()
+    even = len(times) > 0 and step > 0 and (times[1:] - times[:-1] == step).all()
     return clip[times[0] : times[-1] + 1 : step] if even else clip[times]

@@ -10,7 +10,7 @@ from fedreel.core.job import Job
 from fedreel.engines.local import LocalEngine
 from fedreel.engines.processes.crew import ForkedCrew, can_fork
 from fedreel.engines.processes.engine import ProcessesEngine, check_workers
-from fedreel.machine.processes import cores
+from fedreel.machine.processes import cores, is_interactive
 
 ALONE = 0.5  # seconds of clients' work that this process does before it starts workers: short runs never do
 
@@ -30,7 +30,13 @@ class AutoEngine(LocalEngine):
             return choose(worker, cohort)
         at_once = min(workers or available, cohort)
         engine = LocalEngine(worker)
-        if at_once >= 2 and (workers or 2 * at_once >= available) and can_fork(job.device) and not _is_one_of_many():
+        pays = at_once >= 2 and (workers or 2 * at_once >= available) and not _is_one_of_many()
+        if pays and is_interactive():
+            engine.why = (
+                "one client after another: workers are not forked from a notebook or a prompt (engine local); "
+                f"the engine processes starts {at_once} fresh ones"
+            )
+        elif pays and can_fork(job.device):
             crew = ForkedCrew(worker, at_once)
             if torch.cuda.is_available() and not crew.able():
                 crew.close()

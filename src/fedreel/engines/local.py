@@ -25,6 +25,7 @@ class LocalEngine:
     chosen = why = ""  # which engine this is and why, if the recipe leaves that to fedreel
 
     def __init__(self, worker: Worker) -> None:
+        self.notices: list[str] = []  # what was done in another way than this engine's own
         self.worker = worker
         self.clients = worker.population.clients
         self.blueprint = worker.blueprint
@@ -33,6 +34,11 @@ class LocalEngine:
     @classmethod
     def begin(cls, job: Job, keep_trained: bool = False) -> LocalEngine:
         return cls(job.worker(keep_trained))
+
+    @property
+    def ran(self) -> str:
+        """The engine whose way of working was followed in the end, if that is not the recipe's."""
+        return self.chosen
 
     def describe(self) -> dict[str, Any]:
         return self.worker.population.describe()

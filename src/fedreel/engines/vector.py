@@ -48,6 +48,7 @@ class VectorEngine(LocalEngine):
         self._plain = type(worker.method).local_training is Method.local_training
         self._trained: deque[tuple[Order, Rest]] = deque()  # and what is left to do
         self._said: set[str] = set()
+        self._stacked = self._alone = 0  # clients that were trained so
         self._looked = False
         self._ahead = gpu  # whether training goes on while this process does something else
         self._obstacle = _obstacle(worker)
@@ -60,7 +61,14 @@ class VectorEngine(LocalEngine):
     def next(self) -> Result | None:
         if not self._trained:
             self._train_waiting()
-        return attempt(*self._trained.popleft()) if self._trained else super().next()
+        if self._trained:
+            return attempt(*self._trained.popleft())
+        self._alone += bool(self._queue) and self._queue[0].kind == TRAIN
+        return super().next()
+
+    @property
+    def ran(self) -> str:
+        return "local" if self._alone and not self._stacked else self.chosen
 
     def _train_waiting(self) -> None:
         """Train the clients at the head of the queue; on a GPU many of them in parts, if that pays: while it trains
@@ -152,6 +160,8 @@ class VectorEngine(LocalEngine):
             if len(group) > 1:
                 rest |= self._train_group(sorted(group, key=lambda ask: -len(ask.examples)))
         orders = [ask.client.order for ask in asks]
+        self._stacked += len(rest)
+        self._alone += len(orders) - len(rest)
         return [(order, rest.get(order.client, self.worker.execute)) for order in orders]
 
     def _train_group(self, asks: list[Ask]) -> dict[str, Rest]:
@@ -207,7 +217,8 @@ class VectorEngine(LocalEngine):
     def _say(self, reason: str) -> None:
         if reason not in self._said:
             self._said.add(reason)
-            _log.warning("clients are trained one by one, not stacked: %s", reason)
+            self.notices.append(f"clients are trained one by one, not stacked: {reason}")
+            _log.warning(self.notices[-1])
 
 
 class _Asked(BaseException):

@@ -83,6 +83,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def is_interactive() -> bool:
+    """Whether somebody types at a prompt of this interpreter, or in a notebook. There other threads run and the caller
+    has done who knows what before, so that a forked child may wait for ever for what a thread held."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
+
+
 _sharing = 1  # processes like this one that are at work on this machine at once
 
 

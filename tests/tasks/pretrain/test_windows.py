@@ -151,14 +151,20 @@ def test_processes_read_where_a_gpu_waits_and_pictures_are_to_be_decoded(
             assert footage.by_processes(stored) is (quality > 0 and device == "cuda" and shard_readers.can_share())
 
 
-def test_an_iteration_that_is_given_up_ends_its_threads(tmp_path: Path) -> None:
-    before = threading.active_count()
-    batches = numbered(tmp_path / "shards").batches(1)
+@pytest.mark.parametrize("quality", [0, 90])
+def test_only_where_frames_are_decoded_are_there_threads_and_they_end_with_the_iteration(
+    data: Path, tmp_path: Path, quality: int
+) -> None:
+    made = shards.build(find(data), data, tmp_path / "shards", side=8, quality=quality, workers=1)
+    before = {*threading.enumerate()}
+    batches = Windows.of(made, range(len(made)), InARow()).batches(1)
     next(batches)
+    own = {*threading.enumerate()} - before
+    assert bool(own) == bool(quality)
     batches.close()
-    for thread in threading.enumerate()[before:]:
-        thread.join(10)
-    assert threading.active_count() == before
+    for thread in own:
+        thread.join(60)
+    assert not [thread for thread in own if thread.is_alive()]
 
 
 def test_a_single_sample_left_over_joins_the_batch_before_it(tmp_path: Path) -> None:

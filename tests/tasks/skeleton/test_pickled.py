@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -111,17 +112,20 @@ def test_what_cannot_be_used_is_left_out_and_named(tmp_path: Path) -> None:
         assert said in reason
 
 
+@dataclass(frozen=True)
 class Harm:
+    place: Path
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, ("/tmp/fedreel-was-here",)
+        return os.mkdir, (str(self.place),)
 
 
 def test_a_pickle_that_would_run_something_is_refused_and_not_run(tmp_path: Path) -> None:
-    place = Path("/tmp/fedreel-was-here")
+    place = tmp_path / "was here"
     with pytest.raises(DataError, match="mkdir"):
-        read_set(pyskl(tmp_path / "x.pkl", split=Harm()))
+        read_set(pyskl(tmp_path / "x.pkl", split=Harm(place)))
     folder = arrays(tmp_path / "set")
-    (folder / "val_label.pkl").write_bytes(pickle.dumps(([NAMES[4], Harm()], [0, 1])))
+    (folder / "val_label.pkl").write_bytes(pickle.dumps(([NAMES[4], Harm(place)], [0, 1])))
     with pytest.raises(DataError, match="mkdir"):
         read_set(folder)
     assert not place.exists()

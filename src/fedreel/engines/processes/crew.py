@@ -25,7 +25,14 @@ from fedreel.engines.processes.messages import Channel, Ended, new_line
 from fedreel.engines.processes.work import serve
 from fedreel.errors import RunError
 from fedreel.machine.device import pick_device
-from fedreel.machine.processes import PATIENCE, end_with_parent, keep_freed_memory, share_cores, without_script
+from fedreel.machine.processes import (
+    PATIENCE,
+    end_with_parent,
+    is_interactive,
+    keep_freed_memory,
+    share_cores,
+    without_script,
+)
 
 _START, _END = "start", "end"  # what the process that forks workers is told; a number asks how that one ended
 
@@ -186,8 +193,8 @@ class SpawnedCrew:
 
 
 def can_fork(device: torch.device) -> bool:
-    """Whether workers can be forked from here. macOS' own libraries do not survive it."""
-    return device.type == "cpu" and sys.platform != "darwin" and hasattr(os, "fork")
+    """Whether workers can be forked from here. macOS' own libraries do not survive it, and a notebook may not."""
+    return device.type == "cpu" and sys.platform != "darwin" and hasattr(os, "fork") and not is_interactive()
 
 
 def _begin_spawned(line: socket.socket, job: Job, keep_trained: bool, share: int) -> None:

@@ -49,7 +49,8 @@ class Held:
 
 @dataclass(frozen=True)
 class Stored:
-    """Clips in shards. While a batch is worked with, the next ones are read."""
+    """Clips in shards. While a batch is worked with, the next ones are read, where that is more than to copy bytes from
+    memory to memory."""
 
     source: Shards
     rows: tuple[int, ...]
@@ -65,7 +66,7 @@ class Stored:
         return [(c.frames, c.height, c.width) for c in clips]
 
     def read(self, batches: Iterable[list[Cut]]) -> Iterator[Tensor]:
-        reader: _Reader = _ByProcesses(self) if by_processes(self) else _ByThreads(self)
+        reader = _reader_of(self)
         try:
             under_way = 0
             for cuts in batches:
@@ -95,15 +96,25 @@ class Stored:
 def at_hand(stored: Stored, budget: int) -> Held | Stored:
     """The clips on their device, if that takes no more than so many bytes; raw frames, which are mapped into memory,
     need not be copied to be at hand of a CPU."""
-    mapped = stored.device.type == "cpu" and not stored.source.quality
     needed = sum(3 * frames * height * width for frames, height, width in stored.shapes)
-    return stored if mapped or needed > budget else stored.held(stored.device)
+    return stored if _is_mapped(stored) or needed > budget else stored.held(stored.device)
 
 
 def by_processes(stored: Stored) -> bool:
     """Whether clips are read by processes: where a GPU waits for the thread that trains, and there is much to do about
     each of them. Else threads do, which cost nothing to begin."""
     return stored.device.type == "cuda" and stored.source.quality > 0 and own_cores() > 1 and can_share()
+
+
+def _is_mapped(stored: Stored) -> bool:
+    """Whether the device sees the frames where they lie."""
+    return stored.device.type == "cpu" and not stored.source.quality
+
+
+def _reader_of(stored: Stored) -> _Reader:
+    if by_processes(stored):
+        return _ByProcesses(stored)
+    return _InTurn(stored) if _is_mapped(stored) else _ByThreads(stored)
 
 
 class _Reader(ABC):
@@ -121,6 +132,26 @@ class _Reader(ABC):
         """What was begun is not wanted any more."""
 
 
+class _InTurn(_Reader):
+    """In the thread that trains: to hand batches to another takes it longer than to copy them."""
+
+    def __init__(self, stored: Stored) -> None:
+        self.stored = stored
+        self.begun: deque[list[Cut]] = deque()
+
+    def begin(self, cuts: list[Cut]) -> None:
+        self.begun.append(cuts)
+
+    def end(self) -> Tensor:
+        cuts = self.begun.popleft()
+        batch = torch.empty(_shape(self.stored, cuts), dtype=torch.uint8)
+        _fill(self.stored, batch.numpy(), cuts)
+        return batch
+
+    def close(self) -> None:
+        self.begun.clear()
+
+
 class _ByThreads(_Reader):
     def __init__(self, stored: Stored) -> None:
         self.stored = stored
@@ -132,7 +163,8 @@ class _ByThreads(_Reader):
         batch = torch.empty(_shape(self.stored, cuts), dtype=torch.uint8, pin_memory=self.stored.device.type == "cuda")
         places = batch.numpy()
         shares = [slice(k, None, self.threads) for k in range(min(self.threads, len(cuts)))]
-        self.begun.append((batch, [self.pool.submit(self._fill, places[some], cuts[some]) for some in shares]))
+        parts = [self.pool.submit(_fill, self.stored, places[some], cuts[some]) for some in shares]
+        self.begun.append((batch, parts))
 
     def end(self) -> Tensor:
         batch, parts = self.begun.popleft()
@@ -142,10 +174,6 @@ class _ByThreads(_Reader):
 
     def close(self) -> None:
         self.pool.shutdown(wait=False, cancel_futures=True)
-
-    def _fill(self, places: np.ndarray, cuts: list[Cut]) -> None:
-        for place, (i, times, (top, left)) in zip(places, cuts):
-            place[...] = self.stored.source.frames(self.stored.rows[i], times.numpy(), (top, left))
 
 
 class _ByProcesses(_Reader):
@@ -219,6 +247,11 @@ class _Sheets:
 
 
 _sheets = _Sheets()
+
+
+def _fill(stored: Stored, places: np.ndarray, cuts: list[Cut]) -> None:
+    for place, (i, times, (top, left)) in zip(places, cuts):
+        place[...] = stored.source.frames(stored.rows[i], times.numpy(), (top, left))
 
 
 def _shape(stored: Stored, cuts: list[Cut]) -> torch.Size:
