@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from fedreel.config import TrainConfig
-from fedreel.core.task import Batch, Outputs, Task
+from fedreel.core.task import Batch, Objective, Outputs, Task
 from fedreel.core.terms import Step
 from fedreel.engines.stacked.added import Added, models_of, with_tensors
 from fedreel.engines.stacked.draws import OwnDraws
@@ -27,7 +27,7 @@ class Kind:
     """A step of `core.training.fit`, for any client: the same for all that are trained together."""
 
     model: nn.Module
-    task: Task
+    task: Objective
     config: TrainConfig
     terms: tuple[Added, ...]
     adjust: Added | None
