@@ -125,7 +125,7 @@ def _stacked(
         held = _twice(worker, ask, alone.given)
         draws = OwnDraws([ask.random, ask.random], worker.device) if alone.random and own_draws else None
         with _by_rules(), nullcontext() if own_draws else NoDraws():
-            made = Gradients(kind, alone.changing)(held, tuple(torch.stack([c, c]) for c in batch), draws)
+            made = Gradients(kind)(held, tuple(torch.stack([c, c]) for c in batch), draws)
     except Exception as error:  # vmap has no rule for an operation, or the code looks at values
         reason = str(error).strip().partition("\n")[0].partition(". ")[0]
         place = traceback.extract_tb(error.__traceback__)[-1]
@@ -143,10 +143,11 @@ def trained_names(worker: Worker, ask: Ask) -> list[str]:
 
 
 def held_rows(rows: Rows, trained: Sequence[str], given: Named, slots: Named, device: torch.device) -> Held:
-    """What clients have, with their models in `rows`."""
+    """What clients have, with their models as they are in `rows`."""
     fixed = [t.name for t in rows.layout.tensors if t.name not in {*trained}]
     totals = torch.zeros(rows.clients, dtype=torch.float64, device=device)
-    return Held(rows.stacked(trained), rows.stacked(fixed), given, slots, totals)
+    own, others = ({n: t.contiguous() for n, t in rows.stacked(names).items()} for names in (trained, fixed))
+    return Held(own, others, given, slots, totals)
 
 
 @contextmanager

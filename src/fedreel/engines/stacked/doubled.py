@@ -52,7 +52,7 @@ def compared_in_double(
             params = [p for n in trained if isinstance(p := named[n], nn.Parameter)]
             found, loss = step_alone(wide.model, wide.task, params, wide.config, batch, wide.terms, wide.adjust)
             draws = None if random is None else OwnDraws([random, random], device)
-            grads, losses = Gradients(wide, changing)(held, tuple(torch.stack([c, c]) for c in batch), draws)
+            grads, losses = Gradients(wide)(held, tuple(torch.stack([c, c]) for c in batch), draws)
     finally:
         generator.set_state(drawn)
     moves = [(torch.zeros_like(named[n]) if g is None else g, grads[n]) for n, g in zip(trained, found)]
