@@ -18,6 +18,7 @@ from fedreel.core.task import Batch, Objective, Outputs, Task
 from fedreel.core.terms import Step
 from fedreel.engines.stacked.added import Added, models_of, with_tensors
 from fedreel.engines.stacked.draws import OwnDraws
+from fedreel.engines.stacked.norms import batch_norm
 from fedreel.engines.stacked.optimizers import RowOptimizer, clip
 from fedreel.engines.stacked.rows import Held, Named, like
 
@@ -117,16 +118,18 @@ class _Objective(_OfStep):
 class ChannelsApart(TorchFunctionMode):
     """Within it, norms are given no maps whose channels lie together in memory: such a map's norm, or on a GPU the
     derivative of it, asks for others in the same layout, which vmap cannot make. Nor do the convolutions of a teacher,
-    where nothing is differentiated, give any."""
+    where nothing is differentiated, give any. Batch norms are those of `norms.py`, which lay maps as they need them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.batch_norm:
+            return batch_norm(*args, **(kwargs or {}))
         if func in _NORMS:
             return func(_apart(args[0]), *args[1:], **(kwargs or {}))
         found = func(*args, **(kwargs or {}))
         return _apart(found) if func in _CONVOLUTIONS and not torch.is_grad_enabled() else found
 
 
-_NORMS = (F.batch_norm, F.group_norm, F.instance_norm, torch.batch_norm, torch.group_norm, torch.instance_norm)
+_NORMS = (F.group_norm, F.instance_norm, torch.batch_norm, torch.group_norm, torch.instance_norm)
 _CONVOLUTIONS = (torch.conv2d, torch.conv3d, torch.conv_transpose2d, torch.conv_transpose3d)
 
 
