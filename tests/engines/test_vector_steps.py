@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from fedreel.config import RoundConfig, TrainConfig
 from fedreel.core.method import Method
 from fedreel.core.task import ClientData, Outputs, Population, Tensors
+from fedreel.core.weights import Weights
 from fedreel.engines import vector
 from fedreel.engines.local import LocalEngine
 from fedreel.engines.stacked.step import ChannelsApart
@@ -174,6 +175,33 @@ def test_what_cannot_be_stacked_is_done_as_local_does_it_and_the_log_says_why(
     said = [r.message for r in caplog.records if "one by one" in r.message]
     assert len(said) == 1
     assert reason in said[0]
+
+
+class Counting(FedProx):
+    asked: ClassVar[list[str]] = []
+
+    def terms(self, client: Any) -> Any:
+        self.asked.append(client.name)
+        return super().terms(client)
+
+
+def test_terms_are_asked_for_once_a_client_and_the_received_model_is_not_copied(
+    tmp_path: Path, stacked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[int] = []
+    take = Weights.take
+    monkeypatch.setattr(Weights, "take", lambda self, layout: copied.append(1) or take(self, layout))
+    Counting.asked.clear()
+    engine = VectorEngine(make_worker(tmp_path, Counting(mu=0.1), EqualPoints()))
+    sent = engine.blueprint.start.clone()
+    assert len(results(engine, orders(sent, [*engine.clients]))) == 5
+    copied.clear()
+    asks = [engine._plain_ask(order) for order in orders(sent, [*engine.clients], 2)]
+    assert stacked == [5]
+    assert Counting.asked == [*engine.clients] * 2
+    assert copied == []
+    flats = {id(flat) for flat in sent.flat.values()}
+    assert all({id(t) for t in ask.given.values()} == flats for ask in asks)
 
 
 @pytest.fixture
