@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -265,6 +266,25 @@ def test_a_smaller_group_is_trained_where_a_larger_one_was(
         made.append(len(recorders))
     assert stacked == [8, 6, 4, 8, 3]
     assert made == [1, 1, 1, 1, 2]
+
+
+def test_of_a_few_clients_every_step_that_comes_again_is_recorded(
+    tmp_path: Path, recorders: list[FakeRecorder]
+) -> None:
+    """2, 3 and 5 clients with batches of 6, then 2 that have another 6, 2 with 2 and one with 4: six steps. After some
+    rounds none is made in Python; and none is of a client who takes no part in it."""
+    train = TrainConfig(batch_size=6, lr=0.02, momentum=0.9)
+    engine = VectorEngine(make_worker(tmp_path / "vector", FedAvg(), Points(), train))
+    local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), Points(), train))
+    start, made = engine.blueprint.start.clone(), []
+    for first in range(1, 9):
+        wanted = orders(start, [*engine.clients], first)
+        for one, other in zip(results(local, wanted), results(engine, wanted), strict=True):
+            assert_close(one.weights, other.weights)
+        made.append(sum(graph.replays for graph in recorders[0].made))
+    steps = [after - before for before, after in pairwise(made)]
+    assert steps[-1] == steps[-2] == 6
+    assert {len(graph.inputs) for graph in recorders[0].made} == {2}  # no column says who takes part
 
 
 def test_on_a_cpu_long_steps_are_made_one_by_one(

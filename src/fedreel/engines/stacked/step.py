@@ -56,11 +56,16 @@ class Gradients:
         return grads, losses
 
     def _augmented(self, batch: Batch, draws: OwnDraws | None) -> Batch:
-        """One client after another: what tasks do to batches is not made for vmap. A recorded step does not mind."""
+        """One client after another, for what tasks do to batches is not made for vmap; or the examples of all at once,
+        where clients need not draw their own random numbers and examples are augmented one by one."""
+        task = self._kind.task
+        if draws is None and isinstance(task, Task) and task.augments_each:
+            whole = task.augment(tuple(column.flatten(0, 1) for column in batch))
+            return tuple(column.unflatten(0, batch[0].shape[:2]) for column in whole)
         made = []
         for row in range(len(batch[0])):
             with draws.of(draws.members[row]) if draws is not None else nullcontext():
-                made.append(self._kind.task.augment(tuple(column[row] for column in batch)))
+                made.append(task.augment(tuple(column[row] for column in batch)))
         return tuple(torch.stack(column) for column in zip(*made))
 
     def _of_one(self, trained: Named, fixed: Named, given: Named, batch: Batch) -> tuple[Named, Tensor]:

@@ -1,10 +1,10 @@
-"""Stacked steps that differ from a single client's by rounding alone, and how their batch norms are made."""
+"""Stacked steps that differ from a single client's by rounding alone, and the few kernels that they are made of."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -13,13 +13,16 @@ from torch.func import grad, vmap
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedreel.config import TrainConfig
 from fedreel.core.task import Outputs
 from fedreel.engines.stacked.norms import batch_norm
+from fedreel.engines.stacked.training import StackedTraining
 from fedreel.engines.vector import VectorEngine
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedprox import FedProx
 from fedreel.tasks.skeleton.msg3d import unfolded
 from support.stacked import CLOSE, EqualPoints, both, count_stacked, federate
+from support.toy import make_worker, orders, results
 
 
 @pytest.fixture
@@ -133,3 +136,29 @@ def test_windows_of_stacked_frames_and_their_derivative_are_unfolds(size: int, s
     leaf = frames.clone().requires_grad_()
     (exact,) = torch.autograd.grad((leaf.unfold(2, size, stride) * wanted).sum(), leaf)
     torch.testing.assert_close(found, exact)
+
+
+shifted: list[int] = []  # examples that were augmented at once
+
+
+@dataclass(frozen=True)
+class Shifted(EqualPoints):
+    """Each example is shifted by a number of its own."""
+
+    augments_each: ClassVar = True
+
+    def augment(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        shifted.append(len(batch[0]))
+        return batch[0] + torch.rand(len(batch[0]), 1), batch[1]
+
+
+def test_examples_of_all_clients_are_augmented_at_once_where_they_do_not_draw_their_own(tmp_path: Path) -> None:
+    for own_draws, expected in ((True, [8] * 5), (False, [40])):
+        engine = VectorEngine(make_worker(tmp_path / str(own_draws), FedAvg(), Shifted(), TrainConfig(batch_size=8)))
+        engine._training = StackedTraining(engine.worker, None, own_draws)
+        start = engine.blueprint.start.clone()
+        results(engine, orders(start, [*engine.clients]))
+        shifted.clear()
+        found = results(engine, orders(start, [*engine.clients], 2))
+        assert shifted == expected
+        assert len({u.loss for u in found}) == 5
