@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedreel.machine.device import channels_together
+
 COPIES = 24  # channels out whose products take as long as laying the frames that a place sees side by side
 
 
@@ -23,7 +25,7 @@ def pays(conv: nn.Conv2d, x: Tensor) -> bool:
 
 def joints_first(x: Tensor) -> Tensor:
     """(V, C, N, T) of maps (N, C, T, V)."""
-    return x.permute(3, 1, 0, 2).contiguous(memory_format=torch.channels_last)
+    return channels_together(x.permute(3, 1, 0, 2))
 
 
 def joints_last(h: Tensor) -> Tensor:
