@@ -20,7 +20,6 @@ from fedreel.engines.stacked.training import StackedTraining
 from fedreel.engines.vector import VectorEngine
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedprox import FedProx
-from fedreel.tasks.skeleton.by_joint import joints_first, joints_last
 from fedreel.tasks.skeleton.msg3d import unfolded
 from support.stacked import CLOSE, EqualPoints, both, count_stacked, federate
 from support.toy import make_worker, orders, results
@@ -163,10 +162,3 @@ def test_examples_of_all_clients_are_augmented_at_once_where_they_do_not_draw_th
         found = results(engine, orders(start, [*engine.clients], 2))
         assert shifted == expected
         assert len({u.loss for u in found}) == 5
-
-
-def test_maps_of_stacked_clients_go_by_joint_too() -> None:
-    """Short sequences do on a CPU."""
-    maps = torch.randn(2, 3, 4, 5, 6)
-    found = vmap(lambda x: joints_last(joints_first(x)))(maps)
-    assert torch.equal(found, maps)

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedreel.machine.device import channels_together
-
 COPIES = 24  # channels out whose products take as long as laying the frames that a place sees side by side
 
 
@@ -25,7 +23,7 @@ def pays(conv: nn.Conv2d, x: Tensor) -> bool:
 
 def joints_first(x: Tensor) -> Tensor:
     """(V, C, N, T) of maps (N, C, T, V)."""
-    return channels_together(x.permute(3, 1, 0, 2))
+    return x.permute(3, 1, 0, 2).contiguous(memory_format=torch.channels_last)
 
 
 def joints_last(h: Tensor) -> Tensor:
