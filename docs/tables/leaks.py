@@ -44,7 +44,7 @@ def row(name: str) -> str:
     if method.sees == "each":
         return f"| `{name}` | each model, {', '.join(beside)} | refused | refused | refused | refused |"
     extra = sorted({*method.sends} - {*Method.sends})
-    plain = method.local_training is Method.local_training
+    plain = method.local_training is Method.local_training and method.terms is Method.terms
     clients = "a noisy mean of models" if not extra else "refused"
     examples = "refused" if extra else "each model, with the client's noise" if plain else _UNSURE
     secure = "the sum" if all(kind in (*NUMBERS, "weights") for kind in method.sends.values()) else "refused"

@@ -10,12 +10,15 @@ import torch
 
 from fedreel.config import RoundConfig, TrainConfig
 from fedreel.core.exchange import Policy
+from fedreel.core.job_rules import JobRules
+from fedreel.core.method import Method
 from fedreel.core.server import GLOBAL
 from fedreel.core.update import TRAIN, Failure, Order, Update
 from fedreel.engines import vector
 from fedreel.engines.local import LocalEngine
 from fedreel.engines.vector import VectorEngine
 from fedreel.methods.fedavg import FedAvg
+from fedreel.methods.fedprox import FedProx
 from fedreel.runs.run import run
 from support.flower_site import toy_recipe
 from support.stacked import (
@@ -166,6 +169,15 @@ def test_a_refusal_is_of_that_client_only(tmp_path: Path, stacked: list[int]) ->
     assert (found[1].client, found[1].reason) == ("c0", "policy")
     engine.sync()
     assert [row["client"] for row in ledger(tmp_path) if row["kind"] == "departure"] == ["c1", "c2"]
+
+
+@pytest.mark.parametrize("method", [FedAvg(), FedProx()], ids=["plain", "with a term"])
+def test_a_site_that_allows_fewer_epochs_trains_nothing(tmp_path: Path, stacked: list[int], method: Method) -> None:
+    train, policy = TrainConfig(batch_size=4, lr=0.1, epochs=2), Policy(jobs=JobRules(max_epochs=1))
+    engine = VectorEngine(make_worker(tmp_path, method, Points(), train, policy=policy))
+    found = results(engine, orders(engine.blueprint.start.clone(), ["c0", "c1"]))
+    assert [f.reason for f in found if isinstance(f, Failure)] == ["policy", "policy"]
+    assert stacked == []
 
 
 def test_a_site_that_lets_no_weights_out_trains_nothing(tmp_path: Path, stacked: list[int]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 from fedreel.config import RoundConfig, TrainConfig
 from fedreel.core.method import Method
 from fedreel.core.task import ClientData, Outputs, Population, Tensors
+from fedreel.core.weights import Weights
 from fedreel.engines import vector
 from fedreel.engines.local import LocalEngine
 from fedreel.engines.stacked.step import ChannelsApart
@@ -176,6 +178,33 @@ def test_what_cannot_be_stacked_is_done_as_local_does_it_and_the_log_says_why(
     assert reason in said[0]
 
 
+class Counting(FedProx):
+    asked: ClassVar[list[str]] = []
+
+    def terms(self, client: Any) -> Any:
+        self.asked.append(client.name)
+        return super().terms(client)
+
+
+def test_terms_are_asked_for_once_a_client_and_the_received_model_is_not_copied(
+    tmp_path: Path, stacked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[int] = []
+    take = Weights.take
+    monkeypatch.setattr(Weights, "take", lambda self, layout: copied.append(1) or take(self, layout))
+    Counting.asked.clear()
+    engine = VectorEngine(make_worker(tmp_path, Counting(mu=0.1), EqualPoints()))
+    sent = engine.blueprint.start.clone()
+    assert len(results(engine, orders(sent, [*engine.clients]))) == 5
+    copied.clear()
+    asks = [engine._plain_ask(order) for order in orders(sent, [*engine.clients], 2)]
+    assert stacked == [5]
+    assert Counting.asked == [*engine.clients] * 2
+    assert copied == []
+    flats = {id(flat) for flat in sent.flat.values()}
+    assert all({id(t) for t in ask.given.values()} == flats for ask in asks)
+
+
 @pytest.fixture
 def recorders(monkeypatch: pytest.MonkeyPatch) -> list[FakeRecorder]:
     """Workers record their steps, as on a GPU; what has been recorded since."""
@@ -237,6 +266,25 @@ def test_a_smaller_group_is_trained_where_a_larger_one_was(
         made.append(len(recorders))
     assert stacked == [8, 6, 4, 8, 3]
     assert made == [1, 1, 1, 1, 2]
+
+
+def test_of_a_few_clients_every_step_that_comes_again_is_recorded(
+    tmp_path: Path, recorders: list[FakeRecorder]
+) -> None:
+    """2, 3 and 5 clients with batches of 6, then 2 that have another 6, 2 with 2 and one with 4: six steps. After some
+    rounds none is made in Python; and none is of a client who takes no part in it."""
+    train = TrainConfig(batch_size=6, lr=0.02, momentum=0.9)
+    engine = VectorEngine(make_worker(tmp_path / "vector", FedAvg(), Points(), train))
+    local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), Points(), train))
+    start, made = engine.blueprint.start.clone(), []
+    for first in range(1, 9):
+        wanted = orders(start, [*engine.clients], first)
+        for one, other in zip(results(local, wanted), results(engine, wanted), strict=True):
+            assert_close(one.weights, other.weights)
+        made.append(sum(graph.replays for graph in recorders[0].made))
+    steps = [after - before for before, after in pairwise(made)]
+    assert steps[-1] == steps[-2] == 6
+    assert {len(graph.inputs) for graph in recorders[0].made} == {2}  # no column says who takes part
 
 
 def test_on_a_cpu_long_steps_are_made_one_by_one(

@@ -146,15 +146,13 @@ def test_the_divergence_is_that_of_the_local_stream_from_the_mixed_ones() -> Non
 
 
 def test_the_authors_take_half_of_the_mean_over_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what `local_training` gives the term: 1 for the sum of two streams, a quarter for half of their mean."""
+    """By what `terms` gives the term: 1 for the sum of two streams, a quarter for half of their mean."""
     shares = []
     monkeypatch.setattr("fedreel.methods.fsar.multi_grain", lambda *given: shares.append(given[4]))
     monkeypatch.setattr("fedreel.methods.fsar._without_unique", lambda client: {})
-    client: Any = SimpleNamespace(
-        task=None, received={}, frozen=lambda weights: torch.nn.Identity(), fit=lambda terms: None
-    )
+    client: Any = SimpleNamespace(task=None, received={}, frozen=lambda weights: torch.nn.Identity())
     for grains in ("sum", "mean"):
-        FSAR(blocks=2, mu=0, grains=grains).local_training(client)  # type: ignore[arg-type]
+        FSAR(blocks=2, mu=0, grains=grains).terms(client)  # type: ignore[arg-type]
     assert shares == [1.0, 0.25]
 
 

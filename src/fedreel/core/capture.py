@@ -136,9 +136,11 @@ class Replayed:
 
     `of` names the objects that the step works on, if it is the same whenever these are: it is recorded for good."""
 
-    def __init__(self, step: Step, batches: int, recorder: Recorder, of: tuple[object, ...] | None = None) -> None:
-        """`batches` is how many are expected."""
-        self.step, self.left, self.recorder = step, batches, recorder
+    def __init__(
+        self, step: Step, batches: int, recorder: Recorder, of: tuple[object, ...] | None = None, often: int = WORTH
+    ) -> None:
+        """`batches` is how many are expected; a form that has come so `often` is common."""
+        self.step, self.left, self.recorder, self._often = step, batches, recorder, often
         self._lasting = None if of is None else tuple(map(id, of))
         self._own: dict[tuple, Recording] = {}
         self._tried = False
@@ -164,7 +166,7 @@ class Replayed:
             due, self._tried = self.left >= WORTH and not self._tried, True
             return due
         self.recorder.seen[key] += 1
-        common = self.left >= WORTH or self.recorder.seen[key] >= WORTH
+        common = self.left >= WORTH or self.recorder.seen[key] >= self._often
         return common and len(self.recorder.kept) < MOST
 
 

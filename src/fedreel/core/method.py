@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from fedreel.core.abilities import Ability
@@ -14,6 +14,7 @@ from fedreel.core.weights import TensorInfo
 if TYPE_CHECKING:
     from fedreel.core.client import Client
     from fedreel.core.federation import Federation
+    from fedreel.core.terms import Term
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 Numbers = dict[str, float]
@@ -58,8 +59,14 @@ class Method(ABC):
         return True
 
     def local_training(self, client: Client) -> None:
-        """What a client does with a training order. `client` holds the received weights, its data and its state."""
-        client.fit()
+        """What a client does with a training order. `client` holds the received weights, its data and its state. A
+        method that only adds to the loss overrides `terms` instead."""
+        client.fit(self.terms(client))
+
+    def terms(self, client: Client) -> Sequence[Term]:
+        """What is added to the loss where clients train once and do nothing beside it. It is made of what the client
+        holds, which it leaves as it is."""
+        return ()
 
     def local_test(self, client: Client) -> Numbers:
         """What a client does with a test; a method that keeps a model at the client tests that one."""

@@ -181,6 +181,7 @@ class Task(ABC):
     sends: ClassVar[Mapping[str, str]] = {}  # numbers beyond samples and loss that clients send: name -> kind
     metrics: ClassVar[tuple[str, ...]] = ("loss", "top1")  # all that `evaluate` may tell, beside `n`
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"top1": (0.0, 1.0)}  # of metrics that have one
+    augments_each: ClassVar[bool] = False  # whether `augment` looks at every example by itself, however many come
     from_data: ClassVar[tuple[str, ...]] = ()  # settings that `for_data` fills in where they are 0
 
     @abstractmethod

@@ -62,9 +62,11 @@ def term(function: Callable[Concatenate[Step, P], Tensor]) -> Callable[P, OfJob[
     """Marks a term of the loss, `f(step, ...)`: then `f(...)` is the term of one job. What it is given are tensors,
     weights, models, the task, and plain settings. A tensor that a step changes is changed in place."""
 
+    form = signature(function)
+
     @wraps(function)
     def of_job(*args: P.args, **named: P.kwargs) -> OfJob[Tensor]:
-        return OfJob(function, signature(function).bind(None, *args, **named).args[1:])
+        return OfJob(function, form.bind(None, *args, **named).args[1:])
 
     return of_job
 
@@ -72,9 +74,11 @@ def term(function: Callable[Concatenate[Step, P], Tensor]) -> Callable[P, OfJob[
 def adjustment(function: Callable[Concatenate[Step, Gradients, P], Gradients]) -> Callable[P, OfJob[Gradients]]:
     """Marks a change of the gradients, `f(step, gradients, ...)`, as `term` marks a term."""
 
+    form = signature(function)
+
     @wraps(function)
     def of_job(*args: P.args, **named: P.kwargs) -> OfJob[Gradients]:
-        return OfJob(function, signature(function).bind(None, {}, *args, **named).args[2:])
+        return OfJob(function, form.bind(None, {}, *args, **named).args[2:])
 
     return of_job
 

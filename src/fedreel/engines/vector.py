@@ -16,7 +16,7 @@ from fedreel.core.residence import memory_of
 from fedreel.core.training import Fitted
 from fedreel.core.update import TRAIN, Order, Reply, Result, Update
 from fedreel.engines.local import LocalEngine, attempt
-from fedreel.engines.stacked.ask import Ask, CannotStack, full_ask, plain_ask
+from fedreel.engines.stacked.ask import Ask, CannotStack, asked_with_terms, full_ask, plain_ask
 from fedreel.engines.stacked.draws import generator_of
 from fedreel.engines.stacked.feed import steps_of
 from fedreel.engines.stacked.training import StackedTraining, Trained
@@ -37,15 +37,17 @@ Rest = Callable[[Order], Reply]  # what is left to do of an order
 
 class VectorEngine(LocalEngine):
     """Trains the waiting clients together where that gives what the local engine gives, up to rounding; on a GPU each
-    step is one recorded graph, and random numbers are drawn for all at once, from the same distributions. A method's
-    own `local_training` is carried out twice: up to its first `client.fit`, and when clients have been trained, to its
-    end. What cannot be stacked is carried out as the local engine does it, and the log says why."""
+    step is one recorded graph, and random numbers are drawn for all at once, from the same distributions. Where a
+    method has its own `local_training`, not only `terms`, it is carried out twice: up to its first `client.fit`, and
+    when clients have been trained, to its end. What cannot be stacked is carried out as the local engine does it, and
+    the log says why."""
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)
         recorder, gpu = worker.recorder, worker.device.type == "cuda"
         self._training = StackedTraining(worker, None if recorder is None else type(recorder), not gpu)
-        self._plain = type(worker.method).local_training is Method.local_training
+        self._plain = type(worker.method).local_training is Method.local_training  # clients train and do no more
+        self._bare = self._plain and type(worker.method).terms is Method.terms
         self._trained: deque[tuple[Order, Rest]] = deque()  # and what is left to do
         self._said: set[str] = set()
         self._stacked = self._alone = 0  # clients that were trained so
@@ -127,14 +129,19 @@ class VectorEngine(LocalEngine):
             return ask
         except CannotStack as reason:
             self._say(str(reason))
-            if not self._plain:
+            if not self._bare:
                 self._obstacle = str(reason)  # all that is done before a training need not be done twice
         except Exception as error:  # carried out alone, this order will say what is wrong with it
             _log.debug("an order is carried out alone: %s", error)
         return None
 
     def _plain_ask(self, order: Order) -> Ask:
-        return plain_ask(self.worker.open(order), self.worker.seed_of(order))
+        worker = self.worker
+        worker.door.policy.jobs.check_epochs(worker.config.epochs)
+        if self._bare:
+            return plain_ask(worker.open(order), worker.seed_of(order))
+        client = worker.begin(order)
+        return asked_with_terms(client, worker.method.terms(client))
 
     def _full_ask(self, order: Order) -> Ask | None:
         """The method's own work up to its first training, as it would be done alone."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedreel.config import check_ranges
 from fedreel.core.client import Client
 from fedreel.core.federation import Federation
 from fedreel.core.method import Method
+from fedreel.core.terms import Term
 from fedreel.methods.fedavg import WeightBy
 from fedreel.methods.fedprox import proximal
 
@@ -37,5 +39,5 @@ class FedAGM(Method):
             fed.memory["momentum"] = m
             fed.weights = (fed.weights + m).with_state_of(new)
 
-    def local_training(self, client: Client) -> None:
-        client.fit([proximal(client.received, self.mu)] if self.mu else [])
+    def terms(self, client: Client) -> Sequence[Term]:
+        return [proximal(client.received, self.mu)] if self.mu else []

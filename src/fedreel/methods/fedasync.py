@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,6 +11,7 @@ from fedreel.config import check_ranges
 from fedreel.core.client import Client
 from fedreel.core.federation import Federation
 from fedreel.core.method import Method
+from fedreel.core.terms import Term
 from fedreel.methods.fedprox import proximal
 
 
@@ -49,5 +51,5 @@ class FedAsync(Method):
         late = tau - self.patience
         return 1 / (self.slope * late + 1) if self.staleness == "hinge" and late > 0 else 1.0
 
-    def local_training(self, client: Client) -> None:
-        client.fit([proximal(client.received, self.mu)] if self.mu else [])
+    def terms(self, client: Client) -> Sequence[Term]:
+        return [proximal(client.received, self.mu)] if self.mu else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from fedreel.config import check_ranges
 from fedreel.core.client import Client
-from fedreel.core.terms import Step, term
+from fedreel.core.terms import Step, Term, term
 from fedreel.core.weights import Weights
 from fedreel.methods.fedavg import FedAvg
 
@@ -23,8 +24,8 @@ class FedProx(FedAvg):
     def __post_init__(self) -> None:
         check_ranges(self, "method", mu=(0, float("inf")))
 
-    def local_training(self, client: Client) -> None:
-        client.fit([proximal(client.received, self.mu)])
+    def terms(self, client: Client) -> Sequence[Term]:
+        return [proximal(client.received, self.mu)]
 
 
 @term

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +15,7 @@ from fedreel.core.abilities import Blocks, able
 from fedreel.core.batchnorm import by_batch
 from fedreel.core.client import Client
 from fedreel.core.task import Task
-from fedreel.core.terms import Step, term
+from fedreel.core.terms import Step, Term, term
 from fedreel.core.weights import TensorInfo
 from fedreel.methods.fedagm import FedAGM
 from fedreel.methods.fedprox import proximal
@@ -53,8 +54,8 @@ class FSAR(FedAGM):
     def travels(self, tensor: TensorInfo) -> bool:
         return tensor.part not in STAYS
 
-    def local_training(self, client: Client) -> None:
-        terms = []
+    def terms(self, client: Client) -> Sequence[Term]:
+        terms: list[Term] = []
         if self.blocks:
             own = _without_unique(client) if self.teacher_topology == "server" else {}
             server = by_batch(client.frozen({**client.received, **own}))
@@ -62,7 +63,7 @@ class FSAR(FedAGM):
             terms.append(multi_grain(client.task, server, self.blocks, self.kd, share, self.detach_teacher))
         if self.mu:
             terms.append(proximal(client.received, self.mu))
-        client.fit(terms)
+        return terms
 
 
 def _without_unique(client: Client) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,9 +16,13 @@ from fedreel.core.client import Worker
 from fedreel.core.task import Batch
 from fedreel.engines.stacked.alone import step_alone
 from fedreel.engines.stacked.ask import Ask, CannotStack, given_tensors
+from fedreel.engines.stacked.doubled import Pairs, compared_in_double
 from fedreel.engines.stacked.draws import NoDraws, OwnDraws, generator_of
 from fedreel.engines.stacked.rows import Held, Named, Rows
 from fedreel.engines.stacked.step import Gradients, Kind
+
+IN_DOUBLE = 1e-6  # of a tensor: by more two ways to make the same step do not differ in double precision
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,8 @@ def agreement(worker: Worker, kind: Kind, ask: Ask, batch: Batch, own_draws: boo
     Everything is left as it was.
 
     Both are made in full precision: what TF32 and bf16 leave of a deep network's gradients depends on the order in
-    which a GPU multiplies. In bf16 it is seen whether the step can be made, and whether its loss is about the same."""
+    which a GPU multiplies. Where float32 leaves too little of them, both are made again in double precision. In bf16
+    it is seen whether the step can be made, and whether its loss is about the same."""
     if not isinstance(batch, tuple) or not batch or not all(isinstance(t, Tensor) for t in batch):
         raise CannotStack("its batches are no tuples of tensors")
     exact = replace(kind, mixed=False, config=replace(kind.config, precision="fp32")) if kind.mixed else kind
@@ -45,13 +51,34 @@ def agreement(worker: Worker, kind: Kind, ask: Ask, batch: Batch, own_draws: boo
         held, stacked, losses = _stacked(worker, exact, ask, batch, own_draws, alone)
     moves = [(torch.zeros_like(t[0]) if (g := alone.grads[n]) is None else g, t) for n, t in stacked.items()]
     others = [(alone.after[n], {**held.fixed, **held.given}[n]) for n in alone.changing if n not in held.trained]
-    if not _near([(alone.loss, losses)]) or not _near(moves):
-        raise CannotStack("a stacked step gives other gradients")
-    if not all(_near([pair]) for pair in others):
-        raise CannotStack("a stacked step leaves other statistics")
+    reason = _differ([(alone.loss, losses)], moves, others)
+    if reason and not _is_rounding(worker, exact, ask, batch, own_draws, alone):
+        raise CannotStack(reason)
     if kind.mixed and not _near([(alone.loss, _stacked(worker, kind, ask, batch, own_draws, alone)[2])], 0.05):
         raise CannotStack("a stacked step in bf16 gives another loss")
     return Agreement(tuple(g is not None for g in alone.grads.values()), alone.changing, alone.random, len(batch))
+
+
+def _differ(losses: Pairs, moves: Pairs, others: Pairs, share: float = 0.0) -> str:
+    """In what one client's step and a stacked one differ, if they do."""
+    if not _near(losses, share) or not _near(moves, share):
+        return "a stacked step gives other gradients"
+    return "" if all(_near([pair], share) for pair in others) else "a stacked step leaves other statistics"
+
+
+def _is_rounding(worker: Worker, kind: Kind, ask: Ask, batch: Batch, own_draws: bool, alone: _Alone) -> bool:
+    """Whether the two agree in double precision; not if they cannot be made in it."""
+    layout, random = worker.weights.layout, ask.random if own_draws else None
+    names = trained_names(worker, ask)
+    try:
+        with _by_rules():
+            (loss, *moves), others = compared_in_double(
+                kind, names, layout.moving.place, layout.frozen.place, alone.changing, batch, random
+            )
+    except Exception as error:  # an operation, or a constant of the task, is of float32 only
+        _log.debug("a step cannot be made in double precision: %s", error)
+        return False
+    return not _differ([loss], moves, others, IN_DOUBLE)
 
 
 @dataclass(frozen=True)
@@ -98,7 +125,7 @@ def _stacked(
         held = _twice(worker, ask, alone.given)
         draws = OwnDraws([ask.random, ask.random], worker.device) if alone.random and own_draws else None
         with _by_rules(), nullcontext() if own_draws else NoDraws():
-            made = Gradients(kind, alone.changing)(held, tuple(torch.stack([c, c]) for c in batch), draws)
+            made = Gradients(kind)(held, tuple(torch.stack([c, c]) for c in batch), draws)
     except Exception as error:  # vmap has no rule for an operation, or the code looks at values
         reason = str(error).strip().partition("\n")[0].partition(". ")[0]
         place = traceback.extract_tb(error.__traceback__)[-1]
@@ -116,10 +143,11 @@ def trained_names(worker: Worker, ask: Ask) -> list[str]:
 
 
 def held_rows(rows: Rows, trained: Sequence[str], given: Named, slots: Named, device: torch.device) -> Held:
-    """What clients have, with their models in `rows`."""
+    """What clients have, with their models as they are in `rows`."""
     fixed = [t.name for t in rows.layout.tensors if t.name not in {*trained}]
     totals = torch.zeros(rows.clients, dtype=torch.float64, device=device)
-    return Held(rows.stacked(trained), rows.stacked(fixed), given, slots, totals)
+    own, others = ({n: t.contiguous() for n, t in rows.stacked(names).items()} for names in (trained, fixed))
+    return Held(own, others, given, slots, totals)
 
 
 @contextmanager

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.config import TrainConfig
-from fedreel.core.task import Batch, Task, batch_length
+from fedreel.core.task import Batch, Objective, batch_length
 from fedreel.core.terms import Adjust, Term
 from fedreel.core.training import fit
 
 
 def step_alone(
     model: nn.Module,
-    task: Task,
+    task: Objective,
     params: list[nn.Parameter],
     config: TrainConfig,
     batch: Batch,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ from fedreel.core.terms import OfJob
 from fedreel.core.training import learning_rate
 from fedreel.core.weights import Weights
 from fedreel.engines.stacked.added import Added, tensors_of
+from fedreel.engines.stacked.draws import generator_of
 from fedreel.engines.stacked.rows import Named
 
 
@@ -79,13 +80,28 @@ def plain_ask(client: Client, seed: int) -> Ask:
     )
 
 
+def asked_with_terms(client: Client, terms: Sequence[Any]) -> Ask:
+    """Of a method whose clients do no more than train with terms: what `client.fit(terms)` would ask of a client that
+    has begun, its model set up."""
+    worker = client._worker
+    plain, added = plain_ask(client, 0), _of_jobs(terms)
+    received = {id(flat) for flat in client.received.flat.values()}
+    given = given_tensors(added, worker.weights.layout.frozen.place)
+    return replace(
+        plain,
+        terms=added,
+        start=worker.weights.take(worker.weights.layout.moving) if len(worker.private.tensors) else None,
+        given={name: t if id(t) in received else t.detach().clone() for name, t in given.items()},
+        order=None if plain.order is None else plain.order.set_state(worker.generator.get_state()),
+        seed=generator_of(worker.device).get_state(),
+    )
+
+
 def full_ask(client: Client, arguments: Sequence[Any], settings: dict[str, Any], random: Tensor) -> Ask:
     """Of any method, from what its `client.fit` hands on to the training loop."""
     _, _, examples, optimizer, config = arguments
     terms, adjust, worker = tuple(settings["terms"]), settings["adjust"], client._worker
-    added = (*terms, *(() if adjust is None else (adjust,)))
-    if not all(isinstance(f, OfJob) for f in added):
-        raise CannotStack("the method adds a plain function to the step; @term or @adjustment would say what is whose")
+    added = _of_jobs((*terms, *(() if adjust is None else (adjust,))))
     given = given_tensors(added, worker.weights.layout.frozen.place)
     generator = settings["generator"]
     return Ask(
@@ -102,6 +118,12 @@ def full_ask(client: Client, arguments: Sequence[Any], settings: dict[str, Any],
         torch.Generator().set_state(generator.get_state()) if config.shuffle else None,
         random,
     )
+
+
+def _of_jobs(added: Sequence[Any]) -> tuple[Added, ...]:
+    if not all(isinstance(f, OfJob) for f in added):
+        raise CannotStack("the method adds a plain function to the step; @term or @adjustment would say what is whose")
+    return tuple(added)
 
 
 def given_tensors(added: Sequence[Added], shared: Collection[str]) -> Named:

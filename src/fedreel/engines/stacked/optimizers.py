@@ -12,6 +12,8 @@ from fedreel.config import TrainConfig
 from fedreel.core.optim import SGD
 from fedreel.engines.stacked.rows import Named, like
 
+FEW = 16  # parameters, for which a kernel each is no more than a few for all of them
+
 
 class RowOptimizer(Protocol):
     """What it keeps for clients lies in `slots`, by names of its own, so that a step can be of some clients only."""
@@ -49,10 +51,10 @@ class RowSGD(SGD):
         self._data = self._buffers = []
 
     def _go(self, move: list[Tensor]) -> None:
-        if self._rate is None:
+        if self._rate is None or len(move) > FEW:
             super()._go(move)
             return
-        for data, by in zip(self._data, move):  # large, and rows of larger tensors: best read and written once each
+        for data, by in zip(self._data, move):  # these are large: best read and written once each
             data.addcmul_(by, self._rate, value=-1)
 
     def state(self, slots: Named, row: int) -> Named:  # type: ignore[override]

@@ -141,7 +141,8 @@ class Row(Weights):
 
 @dataclass(frozen=True)
 class Held:
-    """All that clients have each for themselves while they are trained."""
+    """All that clients have each for themselves while they are trained. A tensor of all clients lies together: then a
+    few kernels serve all parameters, and PyTorch's batch norm changes statistics in place."""
 
     trained: Named  # parameters that are trained, by name
     fixed: Named  # the other tensors of the model
@@ -152,9 +153,6 @@ class Held:
     def cut(self, part: Part) -> Held:
         """Some of the clients: views if they are a slice, else copies."""
         return self._each(lambda t: cut(t, part))
-
-    def clone(self) -> Held:
-        return self._each(Tensor.clone)
 
     def tensors(self, changing: Callable[[str], bool]) -> Iterator[Tensor]:
         """What a step changes; `changing` says which of the fixed and the given tensors are that."""

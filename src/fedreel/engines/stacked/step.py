@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +14,11 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from fedreel.config import TrainConfig
-from fedreel.core.task import Batch, Outputs, Task
+from fedreel.core.task import Batch, Objective, Outputs, Task
 from fedreel.core.terms import Step
 from fedreel.engines.stacked.added import Added, models_of, with_tensors
 from fedreel.engines.stacked.draws import OwnDraws
+from fedreel.engines.stacked.norms import batch_norm
 from fedreel.engines.stacked.optimizers import RowOptimizer, clip
 from fedreel.engines.stacked.rows import Held, Named, like
 
@@ -27,7 +28,7 @@ class Kind:
     """A step of `core.training.fit`, for any client: the same for all that are trained together."""
 
     model: nn.Module
-    task: Task
+    task: Objective
     config: TrainConfig
     terms: tuple[Added, ...]
     adjust: Added | None
@@ -41,9 +42,8 @@ class Kind:
 class Gradients:
     """Of several clients: a kind of step, differentiated, with a leading dimension of clients on all it sees."""
 
-    def __init__(self, kind: Kind, changing: Collection[str]) -> None:
-        """`changing` names fixed and given tensors that a step changes."""
-        self._kind, self._changing = kind, changing
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
         self._objective, self._adjusted = _Objective(kind), _Adjusted(kind)
         self._stacked = vmap(self._of_one, randomness="different")
 
@@ -51,21 +51,21 @@ class Gradients:
         """Gradients by the parameter's name, and losses, of batches that are stacked."""
         if type(self._kind.task).augment is not Task.augment:
             batch = self._augmented(batch, draws)
-        # PyTorch's batch norm changes statistics in place only where all clients' lie close together
-        close = {n: t.clone() for named in (held.fixed, held.given) for n, t in named.items() if n in self._changing}
-        fixed, given = ({n: close.get(n, t) for n, t in named.items()} for named in (held.fixed, held.given))
         with draws if draws is not None else nullcontext(), ChannelsApart():
-            grads, losses = self._stacked(held.trained, fixed, given, batch)
-        for name, tensor in close.items():
-            (held.fixed if name in held.fixed else held.given)[name].copy_(tensor)
+            grads, losses = self._stacked(held.trained, held.fixed, held.given, batch)
         return grads, losses
 
     def _augmented(self, batch: Batch, draws: OwnDraws | None) -> Batch:
-        """One client after another: what tasks do to batches is not made for vmap. A recorded step does not mind."""
+        """One client after another, for what tasks do to batches is not made for vmap; or the examples of all at once,
+        where clients need not draw their own random numbers and examples are augmented one by one."""
+        task = self._kind.task
+        if draws is None and isinstance(task, Task) and task.augments_each:
+            whole = task.augment(tuple(column.flatten(0, 1) for column in batch))
+            return tuple(column.unflatten(0, batch[0].shape[:2]) for column in whole)
         made = []
         for row in range(len(batch[0])):
             with draws.of(draws.members[row]) if draws is not None else nullcontext():
-                made.append(self._kind.task.augment(tuple(column[row] for column in batch)))
+                made.append(task.augment(tuple(column[row] for column in batch)))
         return tuple(torch.stack(column) for column in zip(*made))
 
     def _of_one(self, trained: Named, fixed: Named, given: Named, batch: Batch) -> tuple[Named, Tensor]:
@@ -123,16 +123,18 @@ class _Objective(_OfStep):
 class ChannelsApart(TorchFunctionMode):
     """Within it, norms are given no maps whose channels lie together in memory: such a map's norm, or on a GPU the
     derivative of it, asks for others in the same layout, which vmap cannot make. Nor do the convolutions of a teacher,
-    where nothing is differentiated, give any."""
+    where nothing is differentiated, give any. Batch norms are those of `norms.py`, which lay maps as they need them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.batch_norm:
+            return batch_norm(*args, **(kwargs or {}))
         if func in _NORMS:
             return func(_apart(args[0]), *args[1:], **(kwargs or {}))
         found = func(*args, **(kwargs or {}))
         return _apart(found) if func in _CONVOLUTIONS and not torch.is_grad_enabled() else found
 
 
-_NORMS = (F.batch_norm, F.group_norm, F.instance_norm, torch.batch_norm, torch.group_norm, torch.instance_norm)
+_NORMS = (F.group_norm, F.instance_norm, torch.batch_norm, torch.group_norm, torch.instance_norm)
 _CONVOLUTIONS = (torch.conv2d, torch.conv3d, torch.conv_transpose2d, torch.conv_transpose3d)
 
 
@@ -160,7 +162,7 @@ class StackedStep:
     ) -> None:
         """`changing` names fixed and given tensors that a step changes; `columns` are the tensors of a batch."""
         self.held, self._optimizer, self._changing, self._columns = held, optimizer, changing, columns
-        self._gradients, self._clip = Gradients(kind, changing), kind.config.clip_norm
+        self._gradients, self._clip = Gradients(kind), kind.config.clip_norm
         self.draws: OwnDraws | None = None
 
     def __call__(self, batch: tuple[Tensor, ...]) -> Tensor:
@@ -169,19 +171,30 @@ class StackedStep:
         held = self.held.cut(slice(0, len(columns[0])))
         if not active:
             return self.on(held, columns)
-        before = held.clone()
+        changed = [*held.tensors(self._is_changing)]
+        before = [tensor.clone() for tensor in changed]
         losses = self.on(held, columns)
-        for mine, old in zip(held.tensors(self._is_changing), before.tensors(self._is_changing)):
-            mine.copy_(torch.where(like(active[0], mine), mine, old))
+        for mine, old in zip(changed, before):
+            torch.where(like(active[0], mine), mine, old, out=mine)
         return losses
 
-    def some(self, members: Sequence[int], batch: tuple[Tensor, ...]) -> None:
-        """A step of any clients: what is theirs is taken out and put back."""
+    def of(self, members: Sequence[int]) -> Callable[[tuple[Tensor, ...]], Tensor]:
+        """The step of any clients, given batches of these. What is theirs is taken out and put back, if it does not lie
+        together."""
+        first, last = members[0], members[-1]
+        if last - first + 1 == len(members):
+            held = self.held.cut(slice(first, last + 1))
+            return lambda batch: self.on(held, batch)
         part = torch.tensor(members, device=self.held.totals.device)
-        held = self.held.cut(part)
-        self.on(held, batch)
-        for whole, some in zip(self.held.tensors(self._is_changing), held.tensors(self._is_changing)):
-            whole[part] = some
+
+        def step(batch: tuple[Tensor, ...]) -> Tensor:
+            held = self.held.cut(part)
+            losses = self.on(held, batch)
+            for whole, some in zip(self.held.tensors(self._is_changing), held.tensors(self._is_changing)):
+                whole[part] = some
+            return losses
+
+        return step
 
     def on(self, held: Held, batch: tuple[Tensor, ...]) -> Tensor:
         named, losses = self._gradients(held, batch, self.draws)

@@ -29,6 +29,8 @@ PLACES = 3  # sizes of groups and kinds of steps whose memory and recordings are
 FEW, ENOUGH = 4, 16  # clients and steps from which it shows whether clients' batches are alike
 SPARE, EIGHTHS = 4, 8  # clients, or a part of a group: a place for so many more is not too large for it
 QUARTERS = 4  # a recorded step is of a quarter of the clients, of two, three, or all
+FEW_CLIENTS = 8  # of so few, a step is recorded for each choice of them that comes again
+AGAIN = 2  # times that it came
 
 
 class StackedTraining:
@@ -128,14 +130,17 @@ class Place:
         given = {n: torch.stack([ask.given[n] for ask in asks]) for n in asks[0].given}
         slots = self.optimizer.slots([*self.rows.stacked(trained).values()])
         self.held = held_rows(self.rows, trained, given, slots, worker.device)
+        self._in_rows = self.rows.stacked([*self.held.trained, *self.held.fixed])
         self.step = StackedStep(kind, self.held, self.optimizer, seen.changing, seen.columns)
         self.draws: OwnDraws | None = None
         self.taken = len(asks)  # rows
+        self._of: dict[tuple[int, ...], Replayed] = {}  # steps of clients that are not the first ones
 
     def enter(self, worker: Worker, asks: Sequence[Ask], own_draws: bool) -> None:
         """Set everything up as these clients begin."""
         self.taken = len(asks)
         self._models(worker, asks)
+        torch._foreach_copy_([*self.held.trained.values(), *self.held.fixed.values()], [*self._in_rows.values()])
         for name, tensor in self.held.given.items():
             torch.stack([ask.given[name] for ask in asks], out=tensor[: self.taken])
         for tensor in (*self.held.slots.values(), self.held.totals):
@@ -150,16 +155,24 @@ class Place:
         elif self._random:
             generator_of(worker.device).set_state(asks[0].random)
 
+    def trained(self, clients: int) -> Rows:
+        """The models of the first so many, as they are now."""
+        torch._foreach_copy_([*self._in_rows.values()], [*self.held.trained.values(), *self.held.fixed.values()])
+        return self.rows.copy(clients)
+
     def make(self, replayed: Replayed | None, members: Sequence[int], batch: tuple[Tensor, ...]) -> None:
         """A step of these clients, whose batches are stacked."""
         clients, last = self.rows.clients, members[-1] + 1
-        quarter = -(-clients // QUARTERS)
+        quarter = 1 if clients <= FEW_CLIENTS else -(-clients // QUARTERS)
         width = last if replayed is None else min(clients, -(-last // quarter) * quarter)
         step = self.step if replayed is None else replayed
         if len(members) == min(width, self.taken):
             nobody = width - len(members)
             self._draw_for([*members, *[None] * nobody])
             step(tuple(torch.cat([c, c[:1].expand(nobody, *c.shape[1:])]) for c in batch) if nobody else batch)
+        elif self.recorder is not None and clients <= FEW_CLIENTS:
+            self._draw_for(members)
+            self._step_of(tuple(members), self.recorder)(batch)
         elif replayed is not None and 2 * len(members) >= width:
             whose = {member: i for i, member in enumerate(members)}
             self._draw_for([row if row in whose else None for row in range(width)])
@@ -168,7 +181,13 @@ class Place:
             step((*(column[rows] for column in batch), active))
         else:
             self._draw_for(members)
-            self.step.some(members, batch)
+            self.step.of(members)(batch)
+
+    def _step_of(self, members: tuple[int, ...], recorder: Recorder) -> Replayed:
+        if members not in self._of:
+            step = self.step.of(members)
+            self._of[members] = Replayed(step, 0, recorder, (step,), AGAIN)
+        return self._of[members]
 
     def _draw_for(self, members: Sequence[int | None]) -> None:
         if self.draws is not None:
@@ -194,7 +213,7 @@ class Trained:
         self, place: Place, asks: Sequence[Ask], counts: Sequence[int], worker: Worker, watch: Stopwatch
     ) -> None:
         self.asks, self._counts, self._watch = asks, counts, watch
-        self.rows = place.rows.copy(len(asks))
+        self.rows = place.trained(len(asks))
         self.travelling = self.rows.take(worker.travelling)
         self._measure()
         slots, held = place.held.slots, place.optimizer

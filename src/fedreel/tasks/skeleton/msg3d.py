@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedreel.machine.device import under_vmap
 from fedreel.models.pretrained import load_pretrained
 from fedreel.tasks.skeleton.graph import hops, scales
 from fedreel.tasks.skeleton.network import (
@@ -130,11 +131,40 @@ class Window(nn.Module):
     def forward(self, x: Tensor, matrices: Tensor) -> Tensor:
         n, c, _, v = x.shape
         windows = F.pad(x.permute(0, 2, 3, 1), (0, 0, 0, 0, self.size // 2, self.size // 2))
-        windows = windows.unfold(1, self.size, self.stride).transpose(3, 4)  # (N, T, V, frames, C)
+        windows = unfolded(windows, self.size, self.stride).transpose(3, 4)  # (N, T, V, frames, C)
         nodes = windows.reshape(n, -1, v * self.size, c).permute(0, 3, 1, 2)
         whole = (self.shares * matrices[:, :, None, :, None]).view(len(matrices), v * self.size, v * self.size)
         h = self.spatial(nodes, whole).permute(0, 2, 3, 1).reshape(n, -1, v, self.collapse.in_channels)
         return self.bn(self.collapse(h.permute(0, 3, 1, 2)))
+
+
+def unfolded(frames: Tensor, size: int, stride: int) -> Tensor:
+    """The windows of so many frames that lie `stride` apart: (N, T, V, C) -> (N, windows, V, C, size)."""
+    return Unfolded.apply(frames, size, stride) if under_vmap() else frames.unfold(1, size, stride)
+
+
+class Unfolded(torch.autograd.Function):
+    """Tensor.unfold over dimension 1 with a derivative that vmap has rules for."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(frames: Tensor, size: int, stride: int) -> Tensor:
+        return frames.unfold(1, size, stride).clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int, int], output: Tensor) -> None:
+        frames, ctx.size, ctx.stride = inputs
+        ctx.length = frames.shape[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        n, windows, *rest = grad.shape[:-1]
+        span = ctx.stride * (windows - 1) + 1
+        total = grad.new_zeros(n, ctx.length, *rest)
+        for i in range(ctx.size):
+            total[:, i : i + span : ctx.stride] += grad[..., i]
+        return total, None, None
 
 
 def window_shares(skeleton: Skeleton, graph: Tensor, size: int) -> Tensor:

@@ -42,6 +42,7 @@ class SkeletonRecognition(Classification, Blocks, Accountable):
     256 features and a neck of 512."""
 
     sends: ClassVar = {"frames": "count"}
+    augments_each: ClassVar = True
 
     backbone: BackboneConfig = field(default_factory=STGCNConfig)
     joints: Annotated[str, Text("file", tuple(BUILT_IN))] = "kinect-v2"
