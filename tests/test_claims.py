@@ -189,7 +189,7 @@ def test_the_page_compares_tables_that_were_run_on_the_same_data_with_the_same_s
 
 @pytest.mark.parametrize(
     ("system", "of_set", "least"),
-    [("fedlid", "", 45), ("fedvmr", "", 24), ("fedvssl", "/ucf101", 90), ("fedvssl", "/hmdb51", 90)],
+    [("fedlid", "", 45), ("fedvmr", "", 24), ("fsar", "", 30), ("fedvssl", "/ucf101", 90), ("fedvssl", "/hmdb51", 90)],
 )
 def test_claims_go_the_way_of_the_printed_numbers(system: str, of_set: str, least: int, tmp_path: Path) -> None:
     """Of every two rows of which the paper prints them, on each of its sets; but for FedVSSL's R@1 on HMDB-51 in Table
@@ -242,7 +242,7 @@ def stored(folder: Path, name: str = "table1", command: str = "fedreel reproduce
 
 def test_the_page_has_a_row_for_every_claim_and_the_command(tmp_path: Path) -> None:
     stored(tmp_path, "fig7", "fedreel reproduce fsar fig7 --data sets")  # which has no claim of these two rows
-    assert "table1 (8 claims)" in page(tmp_path)
+    assert "table1 (13 claims)" in page(tmp_path)
     assert "fig7 (4 claims)" in page(tmp_path)
     stored(tmp_path)
     text = page(tmp_path)
@@ -252,9 +252,13 @@ def test_the_page_has_a_row_for_every_claim_and_the_command(tmp_path: Path) -> N
     )
     assert "1. `fedreel reproduce fsar table1 --data sets`" in text
     (_, *left) = TABLES["table1"].claims
-    assert len(left) == 7
+    assert len(left) == 12
     for claim in left:
-        assert f"table1: {claim.better} better than {claim.worse} in {claim.metric}" in text
+        better, worse = (
+            " ".join((name, *(f"({key} {value})" for key, value in said.items())))
+            for name, said in zip((claim.better, claim.worse), claim.settings)
+        )
+        assert f"table1: {better} better than {worse} in {claim.metric}" in text
     done = cli("reproduce", "--claims", str(tmp_path))
     assert (done.code, done.out) == (0, text)
 
