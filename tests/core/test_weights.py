@@ -117,3 +117,20 @@ def test_distance_is_not_finite_if_anything_is_not() -> None:
         b = a.clone()
         b[name][1] = float("nan")
         assert not a.distance(b) < float("inf")
+
+
+def test_recurrent_layers_leave_their_tensors_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU they move them when they find them changed, as they are after a call with others in their place."""
+
+    def moves(module: nn.RNNBase) -> None:
+        for tensor in module.parameters():
+            tensor.data = tensor.data.clone()
+
+    monkeypatch.setattr(nn.RNNBase, "flatten_parameters", moves)
+    model = nn.LSTM(3, 4)
+    weights = bind(model)
+    others = {name: torch.zeros_like(tensor) for name, tensor in model.named_parameters()}
+    steps = torch.randn(5, 1, 3)
+    torch.func.functional_call(model, others, steps)
+    model(steps)
+    assert still_bound(model, weights)

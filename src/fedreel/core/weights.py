@@ -284,7 +284,15 @@ def bind(model: nn.Module) -> Weights:
         else:
             owner, _, leaf = name.rpartition(".")
             model.get_submodule(owner)._buffers[leaf] = weights[name]
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters = _left_in_place  # type: ignore[method-assign]
     return weights
+
+
+def _left_in_place() -> None:
+    """In place of what recurrent layers do on GPUs when they find their tensors changed: they move them together into
+    memory of their own, where nobody else would look for them."""
 
 
 def still_bound(model: nn.Module, weights: Weights) -> bool:

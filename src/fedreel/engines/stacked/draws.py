@@ -37,7 +37,7 @@ class OwnDraws(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in func.tags:
+        if not _draws(func, args, kwargs):
             return func(*args, **kwargs)
         place = next(i for i, a in enumerate(args) if isinstance(a, Tensor | list | tuple))
         filled = args[place]  # a tensor, or the shape of a new one
@@ -60,14 +60,38 @@ class NoDraws(TorchDispatchMode):
     a step can be compared where they do not draw alike."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        drawn = func(*args, **(kwargs or {}))
-        if torch.Tag.nondeterministic_seeded not in func.tags:
-            return drawn
+        kwargs = kwargs or {}
+        place, share = _dropout(func)
+        if share is not None:  # of attention or a recurrent layer, or their derivatives: the same without it
+            if place < len(args):
+                return func(*args[:place], 0.0, *args[place + 1 :], **kwargs)
+            return func(*args, **{**kwargs, share: 0.0})
+        if not _draws(func, args, kwargs):
+            return func(*args, **kwargs)
         if func is torch.ops.aten.native_dropout.default:
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-        for tensor in (drawn,) if isinstance(drawn, Tensor) else drawn:
+        drawn = func(*args, **kwargs)
+        for tensor in (drawn,) if isinstance(drawn, Tensor) else filter(torch.is_tensor, drawn):
             tensor.fill_(0.5 if tensor.is_floating_point() else 0)
         return drawn
+
+
+def _draws(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a call draws random numbers. Attention and recurrent layers are marked as if they did, and return what
+    no draw is, but do so with dropout only."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    place, share = _dropout(func)
+    if share is None:
+        return True
+    default = func._schema.arguments[place].default_value
+    return bool(kwargs.get(share, args[place] if place < len(args) else default))
+
+
+def _dropout(func: Any) -> tuple[int, str | None]:
+    """The argument that is the share to be dropped, if that is what the operator draws for: place and name."""
+    names = [argument.name for argument in func._schema.arguments]
+    return next(((names.index(n), n) for n in ("dropout_p", "dropout") if n in names), (0, None))
 
 
 def generator_of(device: torch.device) -> torch.Generator:
