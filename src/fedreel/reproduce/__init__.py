@@ -6,10 +6,10 @@ import importlib
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Self
@@ -17,7 +17,6 @@ from typing import Any, Self
 from fedreel.config import load_recipe
 from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.files import write_atomic
-from fedreel.machine.processes import cores, in_processes
 from fedreel.report import write_table
 from fedreel.reproduce.cells import Cell, cell_names, merged, metrics_of, why_diverged
 from fedreel.reproduce.choose import UNCHOSEN, Choice, Try, check_unset, in_words, knows, narrowed, note
@@ -25,6 +24,7 @@ from fedreel.reproduce.claims import in_words as in_one_line
 from fedreel.reproduce.claims import judged
 from fedreel.reproduce.equal_time import model_of, round_seconds, rounds_within, timing, to_time
 from fedreel.reproduce.kept import Kept, Line, line_of, open_kept
+from fedreel.reproduce.side_by_side import each_done
 from fedreel.reproduce.spec import Choose, Metrics, Row, Scale, Table
 from fedreel.reproduce.twins import check_apart
 from fedreel.systems import System, systems
@@ -60,7 +60,7 @@ def reproduce(
         for cell in sweep.cells():
             shown.setdefault(cell.folder, []).append(sweep)
     contents: dict[str, dict[str, Any]] = {}
-    for number, cell in enumerate(_each(asked, device, jobs, kept), 1):
+    for number, cell in enumerate(each_done(asked, device, jobs, kept), 1):
         print(f"[{number}/{len(asked)}] {cell.name}, seed {cell.seed}: done", file=sys.stderr, flush=True)
         for sweep in shown[cell.folder]:
             content = contents[sweep.table] = sweep.collect()
@@ -107,35 +107,12 @@ def find_table(system: str, table: str) -> Table:
     return tables[table]
 
 
-def _each(cells: Sequence[Cell], device: str, jobs: int, kept: Kept | None) -> Iterator[Cell]:
-    """Cells as they get done; several at once in processes of their own. Each is kept at once: what ends this process
-    may leave no time for it."""
-    if kept:
-        kept.use(cells)
-    jobs = max(1, jobs)
-    share = partial(_share_cores, max(1, cores() // jobs))
-    try:
-        for number, _ in in_processes(partial(Cell.run, device=device, quiet=jobs > 1), cells, jobs, share):
-            if kept:
-                kept.add([cells[number]])
-            yield cells[number]
-    finally:
-        if kept:
-            kept.add(cells)
-
-
-def _share_cores(threads: int) -> None:
-    import torch
-
-    torch.set_num_threads(threads)
-
-
 def _in_time(sweeps: Sequence[Sweep], device: str, kept: Kept | None) -> list[Sweep]:
     """The sweeps, their rows with as many rounds as fit into the time they are to take. They are timed one by one: what
     is run side by side is slower by as much as the others take."""
     timings = [sweep.timing(row) for sweep in sweeps for row in sweep.to_time()]
     cells = [*{cell.folder: cell for cell in timings}.values()]
-    for number, cell in enumerate(_each(cells, device, 1, kept), 1):
+    for number, cell in enumerate(each_done(cells, device, 1, kept), 1):
         print(f"[{number}/{len(cells)}] {cell.name}: timed", file=sys.stderr, flush=True)
     return [sweep.in_time(line_of) for sweep in sweeps]
 
@@ -144,7 +121,7 @@ def _chosen(sweeps: Sequence[Sweep], device: str, jobs: int, kept: Kept | None) 
     """The sweeps, their rows with the best settings of their grids."""
     tries = [cell for sweep in sweeps for row in sweep.rows for cell in sweep.tries(row)]
     cells = merged(tries)
-    for number, cell in enumerate(_each(cells, device, jobs, kept), 1):
+    for number, cell in enumerate(each_done(cells, device, jobs, kept), 1):
         print(f"[{number}/{len(cells)}] {cell.name}: tried", file=sys.stderr, flush=True)
     return [sweep.choose(line_of) for sweep in sweeps]
 
