@@ -31,6 +31,10 @@ class Diverged(RunError):
     """Training ended in numbers that are not finite, or far from where it began: to run it again would not help."""
 
 
+class NoMemory(RunError):
+    """There was too little memory, mostly a GPU's: with less beside it, it may do."""
+
+
 class PolicyError(FedreelError):
     """A site's policy does not allow what an order asks for."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fedreel.core.update import Failure, Value
 from fedreel.core.weights import Weights
-from fedreel.errors import Diverged, FedreelError, RunError
+from fedreel.errors import Diverged, FedreelError, NoMemory, RunError
 
 
 @dataclass
@@ -22,9 +22,19 @@ class Chain:
 
 
 def too_few(round: int, needed: str, answered: str, failures: Sequence[Failure]) -> FedreelError:
-    """Too few answers came, for these reasons; if all of them are numbers out of bounds, training has diverged."""
+    """Too few answers came, for these reasons; if all of them are numbers out of bounds, training has diverged, if all
+    are of memory, there is too little of it."""
+    reasons = {f.reason for f in failures}
+    if reasons == {"memory"}:
+        return NoMemory(
+            f"round {round} had too little memory",
+            expected=needed,
+            found=f"{answered}. {failures[-1].client}: {failures[-1].detail}",
+            hint="the last checkpoint stands: end what else uses the device, or take a smaller train.batch_size, and"
+            " --resume",
+        )
     last = {f.client: f"{f.client}: {f.reason} ({f.detail})" for f in failures}
-    diverged = {f.reason for f in failures} <= {"diverged", "not-finite", "norm"}
+    diverged = reasons <= {"diverged", "not-finite", "norm"}
     return (Diverged if diverged else RunError)(
         f"round {round} got too few answers",
         expected=needed,

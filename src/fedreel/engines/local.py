@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from fedreel.core.client import Worker
 from fedreel.core.job import Job
 from fedreel.core.training import OutOfTime
@@ -73,6 +75,8 @@ def attempt(order: Order, work: Callable[[Order], Reply], explain: Callable[[Exc
         return _failure(order, "policy", explain(error))
     except Diverged as error:
         return _failure(order, "diverged", explain(error))
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        return _failure(order, "memory", explain(error))
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,13 @@ def _set_up(device: torch.device) -> None:
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
+
+
+def give_back() -> None:
+    """What PyTorch holds of a GPU's memory without using it goes back, for other processes."""
+    gc.collect()  # recordings of steps hold each other
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:

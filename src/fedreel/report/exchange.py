@@ -12,6 +12,7 @@ MOST_REFUSALS, MOST_LAYOUTS, MOST_TENSORS, MOST_CLIENTS = 300, 12, 200, 200
 MEANING = {
     "error": "the client failed and said so",
     "diverged": "the client's training diverged",
+    "memory": "there was too little memory",
     "timeout": "no answer in time",
     "not-finite": "a tensor or number held NaN or infinity",
     "names": "tensor names other than the expected ones",

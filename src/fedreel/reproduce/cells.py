@@ -60,6 +60,7 @@ class Cell:
 
     def _run(self, device: str, quiet: bool) -> None:
         from fedreel.api import run
+        from fedreel.machine.device import give_back
 
         if self.compute is not None:
             _compute(self.compute, load_recipe(self.recipe, {**self.settings, "seed": self.seed}), self.folder)
@@ -67,10 +68,12 @@ class Cell:
         if not read_summary(self.folder).get("complete"):
             started = (self.folder / "recipe.toml").exists()
             run(self.recipe, self.folder, set=self.settings, seed=self.seed, device=device, resume=started, quiet=quiet)
+            give_back()
         found = derived_of(self.folder)
         for function in self.derive:
             if function.__name__ not in found:
                 found[function.__name__] = function(self.folder)
+                give_back()
                 write_atomic(self.folder / DERIVED, json.dumps(found) + "\n")
 
 

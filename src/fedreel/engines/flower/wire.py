@@ -22,7 +22,7 @@ _NAMES = 256  # numbers and tensors of one result
 _ROWS = 1000  # tensors of a layout that the server does not know
 _MORE = 2  # tensors that a code adds to a model's
 _SPARE = 64 << 20  # bytes that an answer may hold beside a model for each that was sent
-REASONS = ("error", "diverged", "timeout", "policy")  # for which a site says that it has no answer
+REASONS = ("error", "diverged", "memory", "timeout", "policy")  # for which a site says that it has no answer
 _ROLES = ("parameter", "norm", "statistics", "buffer")
 
 
