@@ -1,12 +1,14 @@
 # `make demo` shows what fedreel does, `make test` checks it. Each sets up in .venv what it needs, and no more.
 PYTHON ?= python3
-# One more than there are cores: the file that takes longest mostly waits.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Two more than there are cores: the tests of real sites mostly wait, and begin first.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 N ?= 100000
 SEED ?= 0
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# pip compiles one file after another, COMPILE on all cores. Some packages hold files that are no Python.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 DOCS := $(VENV)/.docs
@@ -19,13 +21,14 @@ setup: $(DEV)
 # What runs jobs: enough for the demo.
 $(RUNTIME): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) torch
-	$(PIP) -e .
+	$(PIP) torch -e .
+	$(COMPILE)
 	touch $(RUNTIME)
 
 # What checks fedreel: Flower and Ray, the test tools, the linters.
 $(DEV): $(RUNTIME)
 	$(PIP) -e '.[dev,flower]'
+	$(COMPILE)
 	touch $(DEV)
 
 # What makes the documentation's site.

@@ -41,13 +41,18 @@ def test_a_test_pays_for_itself_and_its_share_of_a_fixture() -> None:
     ran("tests/test_a.py::test_y", 0.01, ["world", "tmp_path"], {})
     ran("tests/test_a.py::test_z", 0.01, [], {})
     ran("tests/test_b.py::test_x", 0.4, ["world"], {})  # another file's fixture of the same name
-    assert watch.by_function() == {
+    measured = {
         "tests/test_a.py": 14.0,  # of a clock
         "tests/test_b.py": 3.5,
         "tests/test_a.py::test_x": 5.0,  # the longer of 1.5 + 6/3 and 3 + 6/3
         "tests/test_a.py::test_y": 2.0,
         "tests/test_b.py::test_x": 0.4,
     }
+    assert watch.by_function() == measured
+    not_run = {"tests/test_c.py": 9.0, "tests/test_c.py::test_x": 8.0}
+    assert (
+        watch.with_others({**not_run, "tests/test_a.py": 1.0, "tests/test_a.py::test_gone": 2.0}) == measured | not_run
+    )
 
 
 class Item:

@@ -5,29 +5,25 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.descendants import descendants, running
 from support.flower_site import Running, job_file, toy_recipe
+from support.killing import working
 
 pytest.importorskip("ray", reason="needs the extra `flower`")
 pytestmark = pytest.mark.slow
 
-SIMULATED: dict[str, Any] = {"engine": {"name": "flower-sim"}}
-
 
 def test_ctrl_c_leaves_nothing_running_and_says_how_to_go_on(tmp_path: Path) -> None:
-    job_file(tmp_path / "job.toml", toy_recipe(rounds=3, seconds=5, **SIMULATED))
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    method = {"name": "slow", "gate": str(gate)}
+    job_file(tmp_path / "job.toml", toy_recipe(rounds=1, method=method, engine={"name": "flower-sim"}))
     with Running("run", tmp_path / "job.toml", "--out", tmp_path / "run", log=tmp_path / "said") as job:
-        deadline = time.monotonic() + 240
-        while not (tmp_path / "run" / "clients").exists():  # the first client has worked: in the midst of a round
-            assert job.process.poll() is None, job.said()
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        working(gate, job, "c0", 1)
         started = descendants(job.process.pid)
         assert len(started) > 5  # SuperLink, SuperExec, the simulation, Ray's processes and actors
         os.kill(job.process.pid, signal.SIGINT)

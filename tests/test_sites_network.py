@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 from fedreel.runs.run import run
 from support.flower_site import FEDREEL, Running, allow_all, environment, fedreel, free_port, job_file, toy_recipe
 from support.hosts import Hosts
+from support.killing import let_go, working
 from support.synthetic import Slow
 from support.toy import Toy
 
@@ -43,7 +43,10 @@ def test_a_host_that_is_cut_off_and_healed_takes_part_again(hosts: Hosts, tmp_pa
         fedreel("site", "init", tmp_path / name, "--data", tmp_path / f"data-{name}")
         allow_all(tmp_path / name)
         fedreel("server", "enroll", tmp_path / name / "site.pub", "--server", server)
-    job_file(tmp_path / "job.toml", toy_recipe(rounds=3, seconds=4))
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    let_go(gate, 1)
+    job_file(tmp_path / "job.toml", toy_recipe(rounds=3, method={"name": "slow", "gate": str(gate)}))
     with ExitStack() as stack:
 
         def begin(host: str, *words: object) -> Running:
@@ -58,8 +61,9 @@ def test_a_host_that_is_cut_off_and_healed_takes_part_again(hosts: Hosts, tmp_pa
         for site in sites:
             site.wait_for("waiting for work")
         job = begin("hub", "submit", tmp_path / "job.toml", "--out", tmp_path / "out", "--server", server)
-        _working(tmp_path / "south", job, 2)
+        working(gate, job, "c1", 2)
         hosts.cable("south", "down")
+        let_go(gate, 2, 3)
         _wait_until_lost([*hosts.inside("hub"), *FEDREEL, "status", "--server", str(server)])
         hosts.cable("south", "up")
         assert job.process.wait(300) == 0, job.said()
@@ -76,14 +80,4 @@ def _wait_until_lost(status: list[str]) -> None:
         if "south: offline" in seen.stdout:
             return
         assert time.monotonic() < deadline, seen.stdout + seen.stderr
-        time.sleep(10)
-
-
-def _working(site: Path, job: Running, round: int) -> None:
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline:
-        if any(json.loads(f.read_text())[1] >= round for f in site.glob("runs/*/*.fence")):
-            return
-        assert job.process.poll() is None, job.said()
-        time.sleep(0.2)
-    raise AssertionError(job.said())
+        time.sleep(3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,7 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from fedreel.engines.flower.processes import Processes, free_port, last_lines, only_needed, program, quiet_environment
+from fedreel.engines.flower.processes import (
+    Processes,
+    free_port,
+    held_port,
+    last_lines,
+    only_needed,
+    program,
+    quiet_environment,
+)
 from fedreel.errors import RunError
 from support.started import started
 
@@ -173,11 +182,20 @@ def test_a_program_that_is_missing_is_an_error_that_says_what_to_install() -> No
     assert "pip install" in caught.value.hint
 
 
-def test_a_free_port_can_be_listened_on() -> None:
-    import socket
+def test_a_port_that_is_held_is_only_the_servers_that_was_told_of_it() -> None:
+    with held_port() as port, socket.socket() as stranger:
+        with pytest.raises(OSError, match="Address already in use"):
+            stranger.bind(("127.0.0.1", port))  # as the kernel would for a connection
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        with socket.create_server(("127.0.0.1", port)) as server:
+            socket.create_connection(("127.0.0.1", port)).close()
+            server.accept()[0].close()
 
-    with socket.create_server(("127.0.0.1", free_port())) as server:
-        assert server.getsockname()[1] > 0
+
+def test_a_free_port_is_nobodys() -> None:
+    with held_port() as port, socket.create_server(("127.0.0.1", free := free_port())):
+        assert free != port
 
 
 def test_another_user_gets_no_passwords_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

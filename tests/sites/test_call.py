@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from fedreel import __version__
-from fedreel.engines.flower.processes import free_port
+from fedreel.engines.flower.processes import held_port
 from fedreel.errors import FedreelError
 
 pytest.importorskip("cryptography", reason="comes with the extra `flower`")
@@ -147,7 +147,8 @@ def test_a_server_that_speaks_plain_http_is_refused(folder: Path) -> None:
 
 
 def test_where_nobody_listens_the_server_cannot_be_reached(folder: Path) -> None:
-    error = why_not(f"127.0.0.1:{free_port()}", folder / "ca.crt")
+    with held_port() as port:
+        error = why_not(f"127.0.0.1:{port}", folder / "ca.crt")
     assert error.problem == "the server cannot be reached"
     assert "firewall" in error.hint
     assert "refused" in error.found

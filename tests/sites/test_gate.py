@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlencode
 import pytest
 
 from fedreel import __version__
-from fedreel.engines.flower.processes import free_port
+from fedreel.engines.flower.processes import held_port
 
 pytest.importorskip("starlette", reason="comes with the extra `flower`")
 pytest.importorskip("uvicorn", reason="comes with the extra `flower`")
@@ -260,7 +260,8 @@ def test_what_is_too_large_is_refused_by_its_word_and_by_its_weight(
 
 
 def test_a_superlink_that_is_away_is_a_503(tmp_path: Path, certificates: Path) -> None:
-    (answer,) = ask(tmp_path, certificates, free_port(), Asked("/v1/fleet/x"))
+    with held_port() as port:
+        (answer,) = ask(tmp_path, certificates, port, Asked("/v1/fleet/x"))
     assert answer.status == 503
 
 
@@ -291,7 +292,8 @@ def test_the_gate_tells_a_site_whether_its_key_is_enrolled(tmp_path: Path, certi
 
 def test_before_the_superlink_listens_the_gate_says_so(tmp_path: Path, certificates: Path) -> None:
     (tmp_path / "sites").mkdir()
-    (answer,) = ask(tmp_path, certificates, free_port(), Asked("/fedreel/hello", "GET"))
+    with held_port() as port:
+        (answer,) = ask(tmp_path, certificates, port, Asked("/fedreel/hello", "GET"))
     assert (answer.status, answer.body) == (503, b"the server is starting or stopping")
 
 

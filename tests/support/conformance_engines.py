@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,17 +54,19 @@ SETTINGS: dict[str, dict[str, Any]] = {  # of engines that do less by default, o
 }
 
 
-def local(data: Path, out: Path) -> Stage:
-    """What the other engines are held to. It also finds out how many rounds a case needs. A case whose clips are seen
-    once is run twice, the second time with other numbers in the cache: whoever ends as that run did has read them."""
+def local(data: Path, out: Path, once: Container[str] = ()) -> Stage:
+    """What the other engines are held to. It also finds out how many rounds a case needs; those in `once` have one. A
+    case whose clips are seen once is run twice, the second time with other numbers in the cache: whoever ends as that
+    run did has read them."""
 
     def outcome(name: str) -> Outcome:
         if not (out / name).exists():
+            rounds = 1 if name in once else CASES[name].rounds or 1
             if name in CACHED:
-                run_case(CASES[name], data, out / "honest" / name, {"name": "local"}, CASES[name].rounds or 1)
+                run_case(CASES[name], data, out / "honest" / name, {"name": "local"}, rounds)
                 falsify_seen()
-            run_case(CASES[name], data, out / name, {"name": "local"}, CASES[name].rounds or 1)
-            if CASES[name].rounds is None and any((out / name / "clients").rglob("*.safetensors")):
+            run_case(CASES[name], data, out / name, {"name": "local"}, rounds)
+            if name not in once and CASES[name].rounds is None and any((out / name / "clients").rglob("*.safetensors")):
                 shutil.rmtree(out / name)
                 run_case(CASES[name], data, out / name, {"name": "local"}, 2)
         return _all_here(out / name)
@@ -119,8 +121,8 @@ def _in_a_simulation(data: Path, out: Path, rounds: Mapping[str, int]) -> Iterat
 
 @contextmanager
 def at_sites(data: Path, out: Path, rounds: Mapping[str, int], federation: Federation) -> Iterator[Stage]:
-    """A running server with its sites, and all jobs four at a time: most of the time a job waits for Flower, which asks
-    for work all the while."""
+    """A running server with its sites, and all jobs two at a time: most of the time a job waits for Flower, which asks
+    for work all the while, and a site makes its worker anew whenever it turns to another job."""
     with closing(_Jobs(data, out, rounds, federation.server_folder)) as jobs:
 
         def outcome(name: str) -> Outcome:
@@ -250,7 +252,7 @@ class _Jobs:
             text=True,
         )
         assert self.process.stdin is not None
-        order = {"jobs": dict(rounds), "at_once": 4, "data": str(data), "out": str(out), "server": str(server)}
+        order = {"jobs": dict(rounds), "at_once": 2, "data": str(data), "out": str(out), "server": str(server)}
         self.process.stdin.write(json.dumps(order))
         self.process.stdin.close()
 

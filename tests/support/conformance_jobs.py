@@ -208,7 +208,7 @@ def main() -> None:
 
 def _lay_line(server: str) -> None:
     """One line to the server for all jobs of a process: to lay it takes longer than most of them."""
-    link = Link(Server(Path(server)).flower_home, watch=True, wait=300)
+    link = Link(Server(Path(server)).flower_home, silence=30.0, wait=300)
     mock.patch.object(engine, "Link", return_value=Lent(link)).start()
 
 

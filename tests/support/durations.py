@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,12 @@ class Stopwatch:
 
     def pytest_sessionfinish(self) -> None:
         if self.writes:
-            FILE.write_text(json.dumps(self.by_function(), indent=0) + "\n")
+            FILE.write_text(json.dumps(self.with_others(read()), indent=0) + "\n")
+
+    def with_others(self, before: Mapping[str, float]) -> dict[str, float]:
+        """What was measured now, and of files of which nothing ran what was known before."""
+        merged = {name: seconds for name, seconds in before.items() if file_of(name) not in self.waited}
+        return dict(sorted((merged | self.by_function()).items()))
 
     def by_function(self) -> dict[str, float]:
         users = {name: [test for test in self.own if self.uses(test, name)] for name in self.made}

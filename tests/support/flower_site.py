@@ -5,27 +5,27 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from fedreel.config import Recipe, RoundConfig, TrainConfig, TransferConfig, as_table
+from fedreel.config import Recipe, RoundConfig, TrainConfig, TransferConfig, as_table, read_toml
+from fedreel.engines.flower.processes import held_port
 from fedreel.sites.peers import add_peer
 from fedreel.sites.site import SiteFolder
 from support.started import end, start
+from support.warm import run_python
 
 TESTS = Path(__file__).parent.parent
 FEDREEL = [sys.executable, "-m", "fedreel"]
-
-
 FORGETFUL = TESTS / "support" / "forgetful"
+_held = ExitStack()
 
 
 def environment(*first: Path) -> dict[str, str]:
@@ -58,16 +58,15 @@ def job_file(path: Path, recipe: Recipe) -> Path:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    """A port for a server that is to be started, or not: until this process ends, nobody else is given it."""
+    return _held.enter_context(held_port())
 
 
 def fedreel(*arguments: object, check: bool = True, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """A command to its end."""
-    command = [*FEDREEL, *map(str, arguments)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=timeout)
+    """A command to its end, in a process that need not import everything first."""
+    done = run_python("-m", "fedreel", *arguments, env=environment(), timeout=timeout)
     if check and done.returncode:
-        raise AssertionError(f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}")
+        raise AssertionError(f"{done.args}: {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done
 
 
@@ -117,6 +116,7 @@ class Federation:
         self.folder, self.port, self.names = folder, free_port(), list(sites)
         self.server_folder, self.ca = folder / "server", folder / "server" / "ca.crt"
         fedreel("server", "init", self.server_folder, "--host", host, "--port", self.port, "--listen", host)
+        _hold_link_port(self.server_folder / "server.toml")
         self.address = f"{host}:{self.port}"
         for name, data in sites.items():
             folders = [f"{role}={data / role}" for role in roles] or [str(data)]
@@ -143,6 +143,11 @@ class Federation:
 
     def close(self) -> None:
         end(*(running.process for running in (*self.sites.values(), self.server)))
+
+
+def _hold_link_port(settings: Path) -> None:
+    """What `server init` wrote there may be somebody else's when the server is started, or started again."""
+    settings.write_text(tomli_w.dumps({**read_toml(settings), "link_port": free_port()}))
 
 
 def allow_all(site: Path, *files: Path) -> None:

@@ -20,6 +20,20 @@ def summing(out: Path, job: Running, round: int, over: str) -> None:
         time.sleep(0.05)
 
 
+def working(gate: Path, job: Running, client: str, round: int) -> None:
+    """Wait until a client of `synthetic.Slow` is in the midst of a round, in which it stays until `let_go`."""
+    deadline = time.monotonic() + 240
+    while not (gate / f"{client}.{round}").exists():
+        assert job.process.poll() is None, job.said()
+        assert time.monotonic() < deadline, f"{client} did not come to round {round}: {job.said()}"
+        time.sleep(0.05)
+
+
+def let_go(gate: Path, *rounds: int) -> None:
+    for round in rounds:
+        (gate / str(round)).touch()
+
+
 def processes(*texts: str, without: tuple[str, ...] = ()) -> list[int]:
     """Processes with all these texts in their command line. There must be one."""
     found = [

@@ -19,6 +19,7 @@ from fedreel.core.federation import Federation
 from fedreel.core.method import Method, question
 from fedreel.core.update import Answer
 from fedreel.core.weights import TensorInfo, Weights
+from fedreel.fields import Word
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedvmr import FedVMR
 
@@ -138,13 +139,23 @@ class Lossy(FedAvg):
 
 @dataclass(frozen=True)
 class Slow(PrivateState):
-    """The same, with time to be killed in."""
+    """The same, with time to be killed in: so many seconds, or until a round's file is in the folder `gate`, in which
+    clients leave one each when they have come to it. See `killing.working` and `killing.let_go`."""
 
     seconds: float = 5.0
+    gate: Word = ""  # so that sites take it, whatever it names
 
     def local_training(self, client: Client) -> None:
         super().local_training(client)
-        time.sleep(self.seconds)
+        if not self.gate:
+            time.sleep(self.seconds)
+            return
+        (Path(self.gate) / f"{client.name}.{client.round}").touch()
+        deadline = time.monotonic() + 240
+        while not (Path(self.gate) / str(client.round)).exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"round {client.round} is not let go")
+            time.sleep(0.05)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from subprocess import Popen, run
 from typing import Any
 
-from fedreel.engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
+from fedreel.engines.flower.processes import Processes, held_port, last_lines, program, quiet_environment
 from fedreel.errors import FedreelError, RunError
 from fedreel.machine.cache import cache_folder, readable_by_others
 from fedreel.machine.files import hold_lock
@@ -160,9 +160,10 @@ def _connect(
             time.sleep(_PAUSES[0])
         place.give_back(site)
         before = _size(site.path / "node.log")
-        port = free_port()
-        node = _start_node(site, port, sockets, home, processes, user)
-        if name := _is_in(site.path / "node.log", before, node):
+        with held_port() as port:
+            node = _start_node(site, port, sockets, home, processes, user)
+            name = _is_in(site.path / "node.log", before, node)
+        if name:
             place.took(site, name)
             return node, f"127.0.0.1:{port}"
         if time.monotonic() > deadline:

@@ -1,8 +1,12 @@
 """On the path of a site's processes: its SuperNode forgets the first reply that it should push, as Flower's does where
 the SuperLink answers with an error."""
 
+import runpy
 import sys
+from pathlib import Path
 from typing import Any
+
+runpy.run_path(str(Path(__file__).parent.parent / "quick" / "sitecustomize.py"))  # Python looks for one of them only
 
 if "fedreel.sites.supernode" in " ".join(sys.orig_argv[:3]):
     from flwr.supernode import start_client_internal as supernode

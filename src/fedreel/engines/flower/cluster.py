@@ -20,7 +20,7 @@ from fedreel.core.update import Order, Result
 from fedreel.engines.flower.dispatch import Dispatch
 from fedreel.engines.flower.link import Link, Lost
 from fedreel.engines.flower.placement import Shape, shape_of
-from fedreel.engines.flower.processes import Processes, free_port, last_lines, program, quiet_environment
+from fedreel.engines.flower.processes import Processes, held_port, last_lines, program, quiet_environment
 from fedreel.errors import RecipeError, RunError
 
 _START = 120.0  # seconds that Ray's actors may take to be there, or a cluster to answer
@@ -112,14 +112,15 @@ class Simulation:
         self._home = tempfile.TemporaryDirectory(prefix="fedreel-")
         self._log = Path(self._home.name) / "superlink.log"
         try:
-            self._start_superlink()
-            self._start_actors()
+            with held_port() as port:
+                self._start_superlink(port)
+                self._start_actors()
         except BaseException:
             self.close()
             raise
 
-    def _start_superlink(self) -> None:
-        home, port = Path(self._home.name), free_port()
+    def _start_superlink(self, port: int) -> None:
+        home = Path(self._home.name)
         env = quiet_environment(home)
         if self._address:
             env["RAY_ADDRESS"] = self._address

@@ -262,14 +262,16 @@ class FlowerEngine:
         patience: float = 300.0,
         stragglers: float = 30.0,
         approval: float = 86400.0,
+        silence: float = 30.0,
     ) -> FlowerEngine:
         """`server` is the server's folder on this machine. `sites` names those that take part, all enrolled ones if
         empty; the run waits `wait` seconds for them to be there, and `approval` seconds for their owners to approve it.
         An order waits `patience` seconds for a site that is away; when half of a round's orders are answered, no other
-        may take more than `stragglers` times as long as the slowest of these, an hour at least (0: as it likes)."""
+        may take more than `stragglers` times as long as the slowest of these, an hour at least (0: as it likes). A site
+        that has been silent for `silence` seconds is asked whether an order got lost on the way."""
         folder = Server(Path(server))
         blueprint = Blueprint(job.task, job.method, job.recipe.seed, job.device)
-        link = Link(folder.flower_home, watch=True, wait=30, log=folder.log)
+        link = Link(folder.flower_home, silence=silence, wait=30, log=folder.log)
         try:
             with folder.waiting(job.run_id, job.out) as tell:
                 roster = call_roster(job, link, blueprint, folder.nodes_of(sites), wait, approval, tell)

@@ -38,7 +38,7 @@ clientapp = "fedreel.engines.flower.relay:client_app"
 
 [tool.flwr.app.config]
 socket = ""
-watch = false
+silence = 0.0
 """
 
 
@@ -48,19 +48,20 @@ class Lost(Exception):
 
 class Link:
     """A running Flower app whose server side is connected to us. `home` is the folder of Flower's configuration that
-    names the SuperLink `fedreel`. With `watch`, messages that get lost at a SuperNode are found out; in a simulation
-    nodes do not take them one after another. Closing the link ends the app."""
+    names the SuperLink `fedreel`. A node that has been silent for `silence` seconds is asked whether it is there, by
+    which messages that got lost at a SuperNode are found out; 0: none is, as in a simulation, where nodes do not take
+    them one after another. Closing the link ends the app."""
 
     def __init__(
         self,
         home: Path,
         *,
         options: tuple[str, ...] = (),
-        watch: bool = False,
+        silence: float = 0.0,
         wait: float = 60,
         log: Path | None = None,
     ) -> None:
-        self.home, self.options, self.watch, self.log = home, options, watch, log
+        self.home, self.options, self.silence, self.log = home, options, silence, log
         self._folder = Path(tempfile.mkdtemp(prefix="fedreel-"))  # a short path: sockets have 108 characters
         self._pipe: Connection | None = None
         self._numbers = itertools.count(1)
@@ -145,7 +146,7 @@ class Link:
 
     def _run_app(self) -> str:
         """Submit the app; returns what went wrong, if anything."""
-        config = f'socket="{self._folder / "s"}" watch={str(self.watch).lower()}'
+        config = f'socket="{self._folder / "s"}" silence={float(self.silence)}'
         command = [program("flwr"), "run", str(self._folder / "app"), "fedreel", "--run-config", config]
         try:
             done = subprocess.run(

@@ -133,9 +133,19 @@ def program(name: str) -> str:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    """A port of the loopback interface that nobody has. Somebody may take it at once: see `held_port`."""
+    with held_port() as port:
+        return port
+
+
+@contextlib.contextmanager
+def held_port() -> Iterator[int]:
+    """A port of the loopback interface that nobody is given for as long as this lasts, not even for a connection of
+    theirs: a server that is told of it can listen on it."""
+    with socket.socket() as place:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers have it: both may have the port
+        place.bind(("127.0.0.1", 0))
+        yield place.getsockname()[1]
 
 
 def is_open(port: int) -> bool:

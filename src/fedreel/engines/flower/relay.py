@@ -20,7 +20,6 @@ from fedreel.machine.patience import Patience
 
 _POLLS = {"share": 0.1, "least": 0.2, "most": 3.0}  # seconds between two looks for replies
 _WORKER_START = 120  # seconds that a site's worker may take to start
-_SILENCE = 30.0  # seconds without an answer after which a site is asked whether it is there
 _TTL = 86400.0  # seconds for which that question stands
 _PIECE = 4 << 20  # bytes that travel in one of Flower's records
 _HEAD = 8 << 20  # bytes of a frame's head
@@ -37,7 +36,8 @@ client_app = ClientApp()
 def serve(grid: Grid, context: Context) -> None:
     """Until the other side hangs up: push the messages that come over the pipe, hand replies back by message id."""
     with Client(str(context.run_config["socket"]), "AF_UNIX") as pipe:
-        post = Post(grid, _SILENCE)
+        silence = float(context.run_config["silence"])
+        post = Post(grid, silence)
         patience = Patience(**_POLLS)
         try:
             while True:
@@ -49,7 +49,7 @@ def serve(grid: Grid, context: Context) -> None:
                 for number, reply in post.pull() if post else ():
                     patience.over()
                     _hand_over(pipe, reply, number)
-                if context.run_config["watch"]:
+                if silence:
                     post.ask_the_silent(lambda node: _message(Frame({"type": PING}), node, _TTL))
         except (EOFError, ConnectionError):
             return
