@@ -129,9 +129,9 @@ class SGD:
         """All of it by torch's fused kernel, which reads and writes everything once."""
         for (decay, scale, _), members in self._alike.items():
             torch._fused_sgd_(
-                [self._data[i] for i in members],
-                [grads[i].contiguous() for i in members],  # laid out as parameters are
-                [self._buffers[i] for i in members] if self._momentum else [],
+                [as_line(self._data[i]) for i in members],
+                [as_line(grads[i].contiguous()) for i in members],
+                [as_line(self._buffers[i]) for i in members] if self._momentum else [],
                 weight_decay=decay,
                 momentum=self._momentum,
                 lr=self._rates[scale],
@@ -261,6 +261,11 @@ class Torch:
                     held[key].copy_(value)
                 else:  # torch counts steps on the host if nothing is recorded
                     held[key] = value.to("cpu" if key == "step" and not p.is_cuda else p.device).clone()
+
+
+def as_line(tensor: Tensor) -> Tensor:
+    """The same memory, for torch's fused kernels: they want equal strides, also of dimensions that have one place."""
+    return tensor.view(-1)
 
 
 def _on_gpu(params: Sequence[nn.Parameter]) -> bool:

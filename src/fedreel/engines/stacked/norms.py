@@ -31,10 +31,14 @@ def batch_norm(
 
 
 def layer_norm(
-    x: Tensor, shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
 ) -> Tensor:
     """F.layer_norm, for use under vmap: what scale and shift apply to is kept, not made anew for their derivatives."""
-    plain = torch.layer_norm(x, shape, None, None, eps)
+    plain = torch.layer_norm(input, normalized_shape, None, None, eps)
     if weight is None:
         return plain if bias is None else plain + bias
     return plain * weight if bias is None else torch.addcmul(bias, plain, weight)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.config import TrainConfig
-from fedreel.core.optim import SGD
+from fedreel.core.optim import SGD, as_line
 from fedreel.engines.stacked.rows import Named, like
 
 FUSED = ("cuda",)
@@ -107,7 +107,7 @@ class RowAdam:
         for (decay, scale, _), members in alike.items():
             kept = [[slots[f"{self._places[i]}/{name}"] for i in members] for name in ("exp_avg", "exp_avg_sq")]
             own, moves, means, squares = (
-                [row for t in tensors for row in t.contiguous().unbind()]  # all but gradients are so already
+                [as_line(row) for t in tensors for row in t.contiguous().unbind()]  # all but gradients are so
                 for tensors in ([data[i] for i in members], [grads[i] for i in members], *kept)
             )
             kernel(
