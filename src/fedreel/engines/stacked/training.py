@@ -19,7 +19,7 @@ from fedreel.core.training import Fitted
 from fedreel.engines.stacked.agreement import Agreement, agreement, held_rows, trained_names
 from fedreel.engines.stacked.ask import Ask, CannotStack
 from fedreel.engines.stacked.draws import OwnDraws, generator_of
-from fedreel.engines.stacked.feed import feed, steps_of
+from fedreel.engines.stacked.feed import Form, feed, steps_of
 from fedreel.engines.stacked.optimizers import make_row_optimizer
 from fedreel.engines.stacked.rows import Named, Rows
 from fedreel.engines.stacked.step import Kind, StackedStep
@@ -84,7 +84,7 @@ class StackedTraining:
         counts, made_together = [0] * len(asks), 0
         watch, in_memory = Stopwatch(worker.device), all(resident(ask.examples) for ask in asks)
         for _ in range(epochs):
-            fed = feed([a.examples for a in asks], [a.order for a in asks], steps, size, worker.device)
+            fed = feed([a.examples for a in asks], [a.order for a in asks], steps, size, worker.device, place.inputs)
             for members, batch in watch.counted(fed, in_memory):
                 place.make(made, members, batch)
                 made_together += 1
@@ -159,6 +159,12 @@ class Place:
             self.draws = self.step.draws = OwnDraws([ask.random for ask in asks], worker.device)
         elif self._random:
             generator_of(worker.device).set_state(asks[0].random)
+
+    def inputs(self, form: Form) -> tuple[Tensor, ...] | None:
+        """Where a recorded step reads batches of this form. What is put there need not be copied for a replay."""
+        kept = self.recorder.kept.values() if self.recorder is not None else ()
+        own = (r.inputs for r in kept if r.step is self.step)
+        return next((found for found in own if tuple((t.shape, t.dtype) for t in found) == form), None)
 
     def trained(self, clients: int) -> Rows:
         """The models of the first so many, as they are now."""
