@@ -39,9 +39,29 @@ def layer_norm(
 ) -> Tensor:
     """F.layer_norm, for use under vmap: what scale and shift apply to is kept, not made anew for their derivatives."""
     plain = torch.layer_norm(input, normalized_shape, None, None, eps)
-    if weight is None:
-        return plain if bias is None else plain + bias
-    return plain * weight if bias is None else torch.addcmul(bias, plain, weight)
+    if weight is None or bias is None:
+        return plain if weight is None else plain * weight
+    found: Tensor = _Scaled.apply(plain, weight, bias)
+    return found
+
+
+class _Scaled(Function):
+    """plain * weight + bias. The derivative of torch.addcmul, which it is made by, would multiply by one."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(plain: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.addcmul(bias, plain, weight)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        plain, weight = ctx.saved_tensors
+        return grad * weight, (grad * plain).sum_to_size(weight.shape), grad.sum_to_size(weight.shape)
 
 
 class _Norm(Function):
