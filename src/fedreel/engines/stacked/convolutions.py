@@ -1,4 +1,4 @@
-"""Convolutions of several clients as batched matrix products: as one of many groups they miss a GPU's tensor cores."""
+"""Convolutions of several clients as batched matrix products: as one of many groups they may miss tensor cores."""
 
 from __future__ import annotations
 
