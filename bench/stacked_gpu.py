@@ -40,7 +40,7 @@ from fedreel.config import TrainConfig, load_recipe
 from fedreel.core.capture import Recorder
 from fedreel.core.client import Worker
 from fedreel.core.optim import make_optimizer
-from fedreel.core.task import ClientData, Population
+from fedreel.core.task import ClientData, Population, Task
 from fedreel.core.training import fit
 from fedreel.engines.step_size import StepSize, measured_step
 from fedreel.machine.device import pick_device
@@ -201,6 +201,12 @@ def clips(rounds: int, count: int) -> dict[str, float]:
     for name, at_once in (("local", 1), ("streams, 5 at once", SIDE_BY_SIDE)):
         rates[name] = whole / federated(task, FedVSSL(), config, rounds, "cuda", at_once=at_once)
     rates["auto"] = whole / federated(task, FedVSSL(), config, rounds, "cuda", engine="auto")
+    rates["bare, 5 graphs"] = bare_clips(task, config, rounds)
+    return rates
+
+
+def bare_clips(task: Task, config: TrainConfig, rounds: int) -> float:
+    """Clips a second of models whose recorded steps are replayed side by side."""
     examples, lanes = task.population(None, 0).data("0").train, []
     for _ in range(SIDE_BY_SIDE):
         model, recorder, stream = task.model().to("cuda"), Recorder(), torch.cuda.Stream()
@@ -218,8 +224,7 @@ def clips(rounds: int, count: int) -> dict[str, float]:
             for stream, recording, *_ in lanes:
                 with torch.cuda.stream(stream):
                     recording.replay(batch)
-    rates["bare, 5 graphs"] = rounds * SIDE_BY_SIDE * config.batch_size * len(batches) / (now("cuda") - began)
-    return rates
+    return rounds * SIDE_BY_SIDE * config.batch_size * len(batches) / (now("cuda") - began)
 
 
 @contextmanager

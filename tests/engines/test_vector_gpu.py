@@ -132,11 +132,11 @@ def test_many_rounds_take_no_more_memory_than_a_few(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Pictures(EqualPoints):
-    """Points as pictures, for convolutions."""
+    """Points as pictures, for convolutions: one that is made a matrix product, and one that is not."""
 
     def model(self) -> nn.Module:
-        layers = nn.Conv2d(2, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
-        return nn.Sequential(OrderedDict(backbone=nn.Sequential(*layers), head=nn.Linear(32, 2)))
+        layers = nn.Conv2d(2, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
+        return nn.Sequential(OrderedDict(backbone=nn.Sequential(*layers, nn.LayerNorm(32)), head=nn.Linear(32, 2)))
 
     def forward(self, model: Any, batch: tuple[Tensor, Tensor]) -> Outputs:
         shades = torch.linspace(0, 1, 64, device=batch[0].device).view(8, 8)

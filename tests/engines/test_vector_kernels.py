@@ -14,14 +14,17 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedreel.config import TrainConfig
+from fedreel.core.capture import Recording
 from fedreel.core.task import Outputs
+from fedreel.engines.local import LocalEngine
 from fedreel.engines.stacked.norms import batch_norm
 from fedreel.engines.stacked.training import StackedTraining
 from fedreel.engines.vector import VectorEngine
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedprox import FedProx
 from fedreel.tasks.skeleton.msg3d import unfolded
-from support.stacked import CLOSE, EqualPoints, both, count_stacked, federate
+from support.recorder import FakeRecorder
+from support.stacked import CLOSE, EqualPoints, Points, both, count_stacked, federate
 from support.toy import make_worker, orders, results
 
 
@@ -162,3 +165,23 @@ def test_examples_of_all_clients_are_augmented_at_once_where_they_do_not_draw_th
         found = results(engine, orders(start, [*engine.clients], 2))
         assert shifted == expected
         assert len({u.loss for u in found}) == 5
+
+
+def test_batches_are_stacked_where_a_recorded_step_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So they are not copied once more; clients end as they do alone."""
+    replay, there = Recording.replay, []
+
+    def noting(self: Recording, batch: tuple[Tensor, ...]) -> Tensor:
+        there.append(all(mine is given for mine, given in zip(self.inputs, batch)))
+        return replay(self, batch)
+
+    monkeypatch.setattr(Recording, "replay", noting)
+    train = TrainConfig(batch_size=4, lr=0.02, epochs=8)
+    worker = make_worker(tmp_path / "vector", FedAvg(), Points(), train)
+    worker.recorder = FakeRecorder()
+    engine = VectorEngine(worker)
+    local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), Points(), train))
+    wanted = orders(engine.blueprint.start.clone(), [*engine.clients])
+    for one, other in zip(results(local, wanted), results(engine, wanted), strict=True):
+        assert one.weights.distance(other.weights) < CLOSE
+    assert there.count(True) > 5

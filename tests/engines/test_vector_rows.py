@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from fedreel.config import TrainConfig
+from fedreel.core import optim
+from fedreel.core.optim import make_optimizer
 from fedreel.core.weights import Weights, bind
 from fedreel.engines import vector
 from fedreel.engines.local import LocalEngine
+from fedreel.engines.stacked import optimizers
 from fedreel.engines.stacked.rows import Rows
 from fedreel.engines.vector import VectorEngine
 from fedreel.methods.fedavg import FedAvg
@@ -111,3 +116,36 @@ def test_in_parts_clients_end_as_local_and_none_is_in_two(
         assert (one.client, one.step) == (other.client, other.step)
         assert_close(one.weights, other.weights)
     assert sizes == groups
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["as on a GPU", "as on a CPU"])
+@pytest.mark.parametrize(
+    "how", [{"momentum": 0.9, "nesterov": True}, {"optimizer": "adam"}, {"optimizer": "adamw"}, {}], ids=str
+)
+def test_optimizers_of_rows_are_those_of_each_client(
+    monkeypatch: pytest.MonkeyPatch, fused: bool, how: dict[str, Any]
+) -> None:
+    """Three clients, of whom one makes fewer steps than the others; a rate and a decay of its own for some parameters,
+    and a gradient that is laid out in another way."""
+    torch.manual_seed(0)
+    params = [nn.Parameter(torch.randn(*shape)) for shape in ((4, 3), (5,), (2, 2))]
+    params[1].no_decay, params[2].rate_scale = True, 3.0  # type: ignore[attr-defined]
+    config = TrainConfig(**{"lr": 0.05, "weight_decay": 0.1, **how})
+    alone = [[nn.Parameter(p.detach().clone()) for p in params] for _ in range(3)]
+    for client in alone:
+        client[1].no_decay, client[2].rate_scale = True, 3.0  # type: ignore[attr-defined]
+    each = [make_optimizer(client, config) for client in alone]
+    monkeypatch.setattr(optim, "_on_gpu", lambda params: fused)
+    monkeypatch.setattr(optimizers, "FUSED", ("cpu",) if fused else ())
+    together = optimizers.make_row_optimizer(params, range(3), config)
+    data = [p.detach().expand(3, *p.shape).clone() for p in params]
+    slots = together.slots(data)
+    for one in (*each, together):
+        one.reset(0.02)
+    for clients in (3, 2, 3, 2):
+        grads = [torch.randn(clients, *reversed(p.shape)).transpose(1, -1) for p in params]
+        together.step_rows([t[:clients] for t in data], {n: t[:clients] for n, t in slots.items()}, grads)
+        for row in range(clients):
+            each[row].step([g[row] for g in grads])
+    for row, client in enumerate(alone):
+        assert all(torch.allclose(t[row], p, atol=1e-5) for t, p in zip(data, client))

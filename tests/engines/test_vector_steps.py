@@ -268,6 +268,26 @@ def test_a_smaller_group_is_trained_where_a_larger_one_was(
     assert made == [1, 1, 1, 1, 2]
 
 
+def test_a_few_places_serve_groups_that_grow_and_shrink(
+    tmp_path: Path, stacked: list[int], recorders: list[FakeRecorder]
+) -> None:
+    """As MOON's do: of those whom it has seen before there are more in every round, of the others fewer. The first
+    place is for as many as came, the next for 16: all others fit in there, and take steps of three quarters or all."""
+    train = TrainConfig(batch_size=4, lr=0.02, epochs=4)
+    task = EqualPoints(clients=14)
+    engine = VectorEngine(make_worker(tmp_path / "vector", FedAvg(), task, train))
+    local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), task, train))
+    start, made = engine.blueprint.start.clone(), []
+    for first, clients in ((1, 2), (21, 9), (41, 12), (61, 14), (81, 11)):
+        wanted = orders(start, [f"c{i}" for i in range(clients)], first)
+        for one, other in zip(results(local, wanted), results(engine, wanted), strict=True):
+            assert_close(one.weights, other.weights)
+        made.append(len(recorders))
+    assert stacked == [2, 9, 12, 14, 11]
+    assert made == [1, 2, 2, 2, 2]
+    assert {len(graph.inputs[0]) for graph in recorders[1].made} == {12, 16}
+
+
 def test_of_a_few_clients_every_step_that_comes_again_is_recorded(
     tmp_path: Path, recorders: list[FakeRecorder]
 ) -> None:

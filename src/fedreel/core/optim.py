@@ -89,19 +89,28 @@ class SGD:
         self._momentum, self._nesterov, self._decay = config.momentum, config.nesterov, config.weight_decay
         self._buffers: list[Tensor] = []
         self.lr = config.lr
-        self._rate = torch.full((), config.lr, device=params[0].device) if _on_gpu(params) else None
+        self._rates: dict[float, Tensor] = {}  # on a GPU, by how many times the rate it is
+        self._alike: dict[tuple[float, float, torch.dtype], list[int]] = {}  # by weight decay, rate and dtype
+        if _on_gpu(params):
+            self._rates = {n: torch.full((), n * config.lr, device=params[0].device) for n in sorted({*scales})}
+            for i, p in enumerate(params):
+                decay = self._decay if i in self._decayed else 0.0
+                self._alike.setdefault((decay, scales[i], p.dtype), []).append(i)
 
     def reset(self, lr: float) -> None:
         self.lr = lr
-        if self._rate is not None:
-            self._rate.fill_(lr)
+        for scale, rate in self._rates.items():
+            rate.fill_(scale * lr)
         if self._buffers:
             torch._foreach_zero_(self._buffers)
 
     def step(self, grads: Sequence[Tensor | None]) -> None:
         move: Any = [g if g is not None else torch.zeros_like(p) for p, g in zip(self._data, grads)]
-        if self._rate is not None:
-            move = [g.contiguous() for g in move]  # laid out as parameters are, all can be added in a few kernels
+        if self._momentum and not self._buffers:
+            self._buffers = [torch.zeros_like(p) for p in self._data]
+        if self._rates:
+            self._go_at_once(move)
+            return
         if self._decay:
             decayed = [self._data[i] for i in self._decayed]
             for i, g in zip(
@@ -109,20 +118,28 @@ class SGD:
             ):
                 move[i] = g
         if self._momentum:
-            if not self._buffers:
-                self._buffers = [torch.zeros_like(p) for p in self._data]
             torch._foreach_mul_(self._buffers, self._momentum)
             torch._foreach_add_(self._buffers, move)
             move = torch._foreach_add(move, self._buffers, alpha=self._momentum) if self._nesterov else self._buffers
-        self._go(move)
-
-    def _go(self, move: list[Tensor]) -> None:
         if self._scales:
             move = list(torch._foreach_mul(move, self._scales))
-        if self._rate is None:
-            torch._foreach_add_(self._data, move, alpha=-self.lr)
-        else:
-            torch._foreach_sub_(self._data, torch._foreach_mul(move, self._rate))
+        torch._foreach_add_(self._data, move, alpha=-self.lr)
+
+    def _go_at_once(self, grads: Sequence[Tensor]) -> None:
+        """All of it by torch's fused kernel, which reads and writes everything once."""
+        for (decay, scale, _), members in self._alike.items():
+            torch._fused_sgd_(
+                [as_line(self._data[i]) for i in members],
+                [as_line(grads[i].contiguous()) for i in members],
+                [as_line(self._buffers[i]) for i in members] if self._momentum else [],
+                weight_decay=decay,
+                momentum=self._momentum,
+                lr=self._rates[scale],
+                dampening=0.0,
+                nesterov=self._nesterov,
+                maximize=False,
+                is_first_step=False,  # buffers begin with zeros
+            )
 
     def state(self) -> dict[str, Tensor]:
         return {str(i): b.clone() for i, b in enumerate(self._buffers)}
@@ -244,6 +261,11 @@ class Torch:
                     held[key].copy_(value)
                 else:  # torch counts steps on the host if nothing is recorded
                     held[key] = value.to("cpu" if key == "step" and not p.is_cuda else p.device).clone()
+
+
+def as_line(tensor: Tensor) -> Tensor:
+    """The same memory, for torch's fused kernels: they want equal strides, also of dimensions that have one place."""
+    return tensor.view(-1)
 
 
 def _on_gpu(params: Sequence[nn.Parameter]) -> bool:

@@ -26,7 +26,6 @@ MOST_CLIENTS = 64
 MOST_BYTES = 512 * 2**20  # of the stacked models; gradients and momentum take as much again each
 SHARE = 32  # one such part of a GPU's memory, if that is more
 SHORT = 10  # steps: what is done for a client after so few takes about as long as they do
-LARGE = 256 * 2**20  # bytes of stacked models that keep a GPU busy for longer than it takes to begin a step
 LONG = 1e8  # operations of a step, of which a CPU is as busy with one client as with many
 MANY = 32  # clients that are worth being trained in parts, so that a GPU trains one while another is answered
 PARTS = 2
@@ -88,9 +87,10 @@ class VectorEngine(LocalEngine):
             asks = self._waiting(min(part, waiting))
 
     def _divisible(self, asks: list[Ask]) -> bool:
-        """Whether so many clients keep a GPU busy, or have so few steps that it would wait for what comes after."""
+        """Whether clients have so few steps that a GPU would wait for what comes after them. What is done for a client
+        here takes as long however many steps it has; of many, the more clients take one together the faster it is."""
         steps = max((a.epochs * steps_of(a.examples, self.worker.config.batch_size) for a in asks), default=0)
-        return steps <= SHORT or len(asks) * self._size >= LARGE
+        return steps <= SHORT
 
     def _waiting(self, most: int, begun: Sequence[Ask] = ()) -> list[Ask]:
         """What the clients at the head of the queue ask that may be stacked, those that have `begun` to ask among them;

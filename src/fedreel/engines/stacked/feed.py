@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat, zip_longest
 
 import torch
@@ -12,6 +12,8 @@ from fedreel.core.task import Batch, Examples, Tensors
 from fedreel.machine.device import sent
 
 Fed = tuple[Sequence[int], tuple[Tensor, ...]]  # which clients, and their batches
+Form = tuple[tuple[torch.Size, torch.dtype], ...]
+Inputs = Callable[[Form], tuple[Tensor, ...] | None]
 
 
 def feed(
@@ -20,8 +22,10 @@ def feed(
     steps: Sequence[int],
     size: int,
     device: torch.device,
+    inputs: Inputs,
 ) -> Iterator[Fed]:
-    """An epoch. Clients with fewer of the `steps` begin later."""
+    """An epoch. Clients with fewer of the `steps` begin later. Where `inputs` gives tensors for batches of a form, that
+    is where they are stacked: what lay there before is gone."""
     tensors = [e for e in examples if isinstance(e, Tensors)]
     if len(tensors) == len(examples) and len({_form(e.tensors) for e in tensors}) == 1:
         yield from _equal(tensors, generators, size, device)
@@ -29,7 +33,7 @@ def feed(
     streams = [chain(repeat(None, max(steps) - n), e.batches(size, g)) for e, g, n in zip(examples, generators, steps)]
     for batches in zip_longest(*streams):
         for members in _alike(batches):
-            yield members, tuple(torch.stack(column) for column in zip(*(batches[i] for i in members)))
+            yield members, _stacked([*zip(*(batches[i] for i in members))], inputs)
 
 
 def steps_of(examples: Examples, size: int) -> int:
@@ -49,6 +53,15 @@ def _equal(
     for start, end in zip(starts, [*starts[1:], len(examples[0])]):
         some = slice(start, end)
         yield everyone, tuple(c[:, some] if order is None else c[rows, order[:, some]] for c in columns)
+
+
+def _stacked(columns: Sequence[tuple[Tensor, ...]], inputs: Inputs) -> tuple[Tensor, ...]:
+    there = inputs(tuple((torch.Size((len(c), *c[0].shape)), c[0].dtype) for c in columns))
+    if there is None:
+        return tuple(torch.stack(column) for column in columns)
+    for column, place in zip(columns, there):
+        torch.stack(column, out=place)
+    return there
 
 
 def _alike(batches: Sequence[Batch | None]) -> list[list[int]]:

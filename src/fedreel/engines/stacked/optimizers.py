@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.config import TrainConfig
-from fedreel.core.optim import SGD
+from fedreel.core.optim import SGD, as_line
 from fedreel.engines.stacked.rows import Named, like
 
-FEW = 16  # parameters, for which a kernel each is no more than a few for all of them
+FUSED = ("cuda",)
+BETAS, EPS = (0.9, 0.999), 1e-8  # torch's
 
 
 class RowOptimizer(Protocol):
@@ -50,13 +51,6 @@ class RowSGD(SGD):
         self.step(grads)
         self._data = self._buffers = []
 
-    def _go(self, move: list[Tensor]) -> None:
-        if self._rate is None or len(move) > FEW:
-            super()._go(move)
-            return
-        for data, by in zip(self._data, move):  # these are large: best read and written once each
-            data.addcmul_(by, self._rate, value=-1)
-
     def state(self, slots: Named, row: int) -> Named:  # type: ignore[override]
         return {name: t[row].clone() for name, t in slots.items()}
 
@@ -67,12 +61,16 @@ class RowSGD(SGD):
 
 
 class RowAdam:
-    """Adam and AdamW; clients may have made different numbers of steps."""
+    """Adam and AdamW; clients may have made different numbers of steps. On a GPU by torch's fused kernel, as for a
+    single client."""
 
     def __init__(self, params: list[nn.Parameter], places: Sequence[int], config: TrainConfig) -> None:
         self._places, self._decoupled = [*places], config.optimizer == "adamw"
         self._decay = [0.0 if getattr(p, "no_decay", False) else config.weight_decay for p in params]
-        self._rate = torch.full((), config.lr, device=params[0].device)
+        self._scales = [float(getattr(p, "rate_scale", 1.0)) for p in params]
+        device = params[0].device
+        self._rates = {n: torch.full((), n * config.lr, device=device) for n in sorted({*self._scales})}
+        self._at_once = device.type in FUSED
 
     def slots(self, data: Sequence[Tensor]) -> Named:
         made = {"step": torch.zeros(len(data[0]), device=data[0].device)}
@@ -81,20 +79,52 @@ class RowAdam:
         return made
 
     def reset(self, lr: float) -> None:
-        self._rate.fill_(lr)
+        for scale, rate in self._rates.items():
+            rate.fill_(scale * lr)
 
     def step_rows(self, data: Sequence[Tensor], slots: Named, grads: Sequence[Tensor]) -> None:
         steps = slots["step"].add_(1)
-        one, two = 1 - 0.9**steps, (1 - 0.999**steps).sqrt()
-        for place, decay, p, g in zip(self._places, self._decay, data, grads):
-            mean, square = slots[f"{place}/exp_avg"], slots[f"{place}/exp_avg_sq"]
+        if self._at_once:
+            self._go_at_once(data, slots, grads, steps)
+            return
+        one, two = (1 - beta**steps for beta in BETAS)
+        for place, decay, scale, p, g in zip(self._places, self._decay, self._scales, data, grads):
+            mean, square, rate = slots[f"{place}/exp_avg"], slots[f"{place}/exp_avg_sq"], self._rates[scale]
             if decay and self._decoupled:
-                p.mul_(1 - self._rate * decay)
+                p.mul_(1 - rate * decay)
             elif decay:
                 g = g + decay * p
-            mean.lerp_(g, 1 - 0.9)
-            square.mul_(0.999).addcmul_(g, g, value=1 - 0.999)
-            p.sub_(like(self._rate / one, p) * mean / (square.sqrt() / like(two, p) + 1e-8))
+            mean.lerp_(g, 1 - BETAS[0])
+            square.mul_(BETAS[1]).addcmul_(g, g, value=1 - BETAS[1])
+            p.sub_(like(rate / one, p) * mean / (square.sqrt() / like(two.sqrt(), p) + EPS))
+
+    def _go_at_once(self, data: Sequence[Tensor], slots: Named, grads: Sequence[Tensor], steps: Tensor) -> None:
+        """Every row of every parameter is a tensor to the kernel: it has a number of steps of its own."""
+        kernel, counts = torch._fused_adamw_ if self._decoupled else torch._fused_adam_, [*steps.unbind()]
+        alike: dict[tuple[float, float, torch.dtype], list[int]] = {}
+        for i, (decay, scale) in enumerate(zip(self._decay, self._scales)):
+            alike.setdefault((decay, scale, data[i].dtype), []).append(i)
+        for (decay, scale, _), members in alike.items():
+            kept = [[slots[f"{self._places[i]}/{name}"] for i in members] for name in ("exp_avg", "exp_avg_sq")]
+            own, moves, means, squares = (
+                [as_line(row) for t in tensors for row in t.contiguous().unbind()]  # all but gradients are so
+                for tensors in ([data[i] for i in members], [grads[i] for i in members], *kept)
+            )
+            kernel(
+                own,
+                moves,
+                means,
+                squares,
+                [],
+                counts * len(members),
+                lr=self._rates[scale],
+                beta1=BETAS[0],
+                beta2=BETAS[1],
+                weight_decay=decay,
+                eps=EPS,
+                amsgrad=False,
+                maximize=False,
+            )
 
     def state(self, slots: Named, row: int) -> Named:
         kept = {name: t[row].clone() for name, t in slots.items() if name != "step"}

@@ -30,13 +30,13 @@ class Rows:
     def empty(layout: Layout, clients: int, device: torch.device) -> Rows:
         return Rows(layout, {d: torch.empty(clients, n, dtype=d, device=device) for d, n in layout.sizes.items()})
 
+    @staticmethod
+    def zeros(layout: Layout, clients: int, device: torch.device) -> Rows:
+        return Rows(layout, {d: torch.zeros(clients, n, dtype=d, device=device) for d, n in layout.sizes.items()})
+
     def __getitem__(self, client: int) -> Row:
         """One client's model; the same memory."""
         return Row(self, client)
-
-    def copy(self, clients: int) -> Rows:
-        """Of the first so many."""
-        return Rows(self.layout, {d: f[:clients].clone() for d, f in self.flat.items()})
 
     def take(self, layout: Layout) -> Rows:
         """The tensors that `layout` names: a copy, or these very ones if that is all."""

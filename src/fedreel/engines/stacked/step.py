@@ -17,8 +17,9 @@ from fedreel.config import TrainConfig
 from fedreel.core.task import Batch, Objective, Outputs, Task
 from fedreel.core.terms import Step
 from fedreel.engines.stacked.added import Added, models_of, with_tensors
+from fedreel.engines.stacked.convolutions import DEVICES, convolution, pays
 from fedreel.engines.stacked.draws import OwnDraws
-from fedreel.engines.stacked.norms import batch_norm
+from fedreel.engines.stacked.norms import batch_norm, layer_norm
 from fedreel.engines.stacked.optimizers import RowOptimizer, clip
 from fedreel.engines.stacked.rows import Held, Named, like
 
@@ -123,14 +124,18 @@ class _Objective(_OfStep):
 class ChannelsApart(TorchFunctionMode):
     """Within it, norms are given no maps whose channels lie together in memory: such a map's norm, or on a GPU the
     derivative of it, asks for others in the same layout, which vmap cannot make. Nor do the convolutions of a teacher,
-    where nothing is differentiated, give any. Batch norms are those of `norms.py`, which lay maps as they need them."""
+    where nothing is differentiated, give any. Batch norms are those of `norms.py`, which lay maps as they need them;
+    on a GPU so are layer norms, and convolutions are those of `convolutions.py` where these are faster."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.batch_norm:
             return batch_norm(*args, **(kwargs or {}))
+        if func is F.layer_norm and args[0].device.type in DEVICES:
+            return layer_norm(*args, **(kwargs or {}))
         if func in _NORMS:
             return func(_apart(args[0]), *args[1:], **(kwargs or {}))
-        found = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        found = convolution(*args, **kwargs) if pays(func, args, kwargs) else func(*args, **kwargs)
         return _apart(found) if func in _CONVOLUTIONS and not torch.is_grad_enabled() else found
 
 

@@ -19,7 +19,7 @@ from fedreel.core.training import Fitted
 from fedreel.engines.stacked.agreement import Agreement, agreement, held_rows, trained_names
 from fedreel.engines.stacked.ask import Ask, CannotStack
 from fedreel.engines.stacked.draws import OwnDraws, generator_of
-from fedreel.engines.stacked.feed import feed, steps_of
+from fedreel.engines.stacked.feed import Form, feed, steps_of
 from fedreel.engines.stacked.optimizers import make_row_optimizer
 from fedreel.engines.stacked.rows import Named, Rows
 from fedreel.engines.stacked.step import Kind, StackedStep
@@ -27,7 +27,7 @@ from fedreel.machine.device import sent
 
 PLACES = 3  # sizes of groups and kinds of steps whose memory and recordings are kept
 FEW, ENOUGH = 4, 16  # clients and steps from which it shows whether clients' batches are alike
-SPARE, EIGHTHS = 4, 8  # clients, or a part of a group: a place for so many more is not too large for it
+SPARE, TIMES = 4, 2  # a place for so many more clients, or so many times as many, is not too large for a group
 QUARTERS = 4  # a recorded step is of a quarter of the clients, of two, three, or all
 FEW_CLIENTS = 8  # of so few, a step is recorded for each choice of them that comes again
 AGAIN = 2  # times that it came
@@ -84,7 +84,7 @@ class StackedTraining:
         counts, made_together = [0] * len(asks), 0
         watch, in_memory = Stopwatch(worker.device), all(resident(ask.examples) for ask in asks)
         for _ in range(epochs):
-            fed = feed([a.examples for a in asks], [a.order for a in asks], steps, size, worker.device)
+            fed = feed([a.examples for a in asks], [a.order for a in asks], steps, size, worker.device, place.inputs)
             for members, batch in watch.counted(fed, in_memory):
                 place.make(made, members, batch)
                 made_together += 1
@@ -95,17 +95,21 @@ class StackedTraining:
         return Trained(place, asks, counts, worker, watch)
 
     def _place(self, asks: Sequence[Ask]) -> Place:
-        """One for as many clients, or for some more if that has recordings: no group is as large as the one before
-        where clients come and go, or where some begin with what they kept and others do not."""
+        """One for as many clients, or for more if that has recordings: no group is as large as the one before where
+        clients come and go, or where some begin with what they kept and others do not. Of a kind whose groups vary so,
+        places are for 2, 4, 8, ... clients: a few serve all."""
         kind, clients = asks[0].kind, len(asks)
-        most = clients if self._make_recorder is None else clients + max(SPARE, clients // EIGHTHS)
-        known = [size for k, size in self._places if k == kind and clients <= size <= most]
-        key = kind, min(known, default=clients)
+        sizes, most = [size for k, size in self._places if k == kind], max(clients + SPARE, TIMES * clients)
+        size = clients
+        if self._make_recorder is not None and sizes:
+            anew = 1 << (clients - 1).bit_length()
+            size = min((size for size in sizes if clients <= size <= most), default=anew)
+        key = kind, size
         if key not in self._places:
             found = self._kinds[asks[0].kind, _looks(asks[0].examples)]
             assert not isinstance(found, CannotStack)
             recorder = self._make_recorder() if self._make_recorder is not None else None
-            self._places[key] = Place(self._worker, *found, asks, recorder)
+            self._places[key] = Place(self._worker, *found, asks[0], size, recorder)
             while len(self._places) > PLACES:
                 if self._stream is not None:
                     self._stream.synchronize()  # it may still work there
@@ -119,28 +123,29 @@ class Place:
     a recorded step serves them all. What lies in the last rows, if a group is smaller, is nobody's."""
 
     def __init__(
-        self, worker: Worker, kind: Kind, seen: Agreement, asks: Sequence[Ask], recorder: Recorder | None
+        self, worker: Worker, kind: Kind, seen: Agreement, ask: Ask, clients: int, recorder: Recorder | None
     ) -> None:
+        """`ask` is like those of all clients that will be trained here, up to so many."""
         self.recorder, self._random, self._columns = recorder, seen.random, seen.columns
-        self.rows = Rows.empty(worker.weights.layout.moving, len(asks), worker.device)
-        names, params = trained_names(worker, asks[0]), asks[0].optimizer.params
+        rows = Rows.empty(worker.weights.layout.moving, clients, worker.device)
+        self.layout, self.clients = rows.layout, clients
+        names, params = trained_names(worker, ask), ask.optimizer.params
         moved = [i for i, reached in enumerate(seen.reached) if reached or worker.config.optimizer == "sgd"]
         self.optimizer = make_row_optimizer([params[i] for i in moved], moved, worker.config)
         trained = [names[i] for i in moved]
-        given = {n: torch.stack([ask.given[n] for ask in asks]) for n in asks[0].given}
-        slots = self.optimizer.slots([*self.rows.stacked(trained).values()])
-        self.held = held_rows(self.rows, trained, given, slots, worker.device)
-        self._in_rows = self.rows.stacked([*self.held.trained, *self.held.fixed])
+        given = {n: t.expand(clients, *t.shape).clone() for n, t in ask.given.items()}
+        slots = self.optimizer.slots([*rows.stacked(trained).values()])
+        self.held = held_rows(rows, trained, given, slots, worker.device)
+        self._models = {**self.held.trained, **self.held.fixed}
         self.step = StackedStep(kind, self.held, self.optimizer, seen.changing, seen.columns)
         self.draws: OwnDraws | None = None
-        self.taken = len(asks)  # rows
+        self.taken = clients  # rows
         self._of: dict[tuple[int, ...], Replayed] = {}  # steps of clients that are not the first ones
 
     def enter(self, worker: Worker, asks: Sequence[Ask], own_draws: bool) -> None:
         """Set everything up as these clients begin."""
         self.taken = len(asks)
-        self._models(worker, asks)
-        torch._foreach_copy_([*self.held.trained.values(), *self.held.fixed.values()], [*self._in_rows.values()])
+        self._begin(worker, asks)
         for name, tensor in self.held.given.items():
             torch.stack([ask.given[name] for ask in asks], out=tensor[: self.taken])
         for tensor in (*self.held.slots.values(), self.held.totals):
@@ -155,14 +160,21 @@ class Place:
         elif self._random:
             generator_of(worker.device).set_state(asks[0].random)
 
+    def inputs(self, form: Form) -> tuple[Tensor, ...] | None:
+        """Where a recorded step reads batches of this form. What is put there need not be copied for a replay."""
+        kept = self.recorder.kept.values() if self.recorder is not None else ()
+        own = (r.inputs for r in kept if r.step is self.step)
+        return next((found for found in own if tuple((t.shape, t.dtype) for t in found) == form), None)
+
     def trained(self, clients: int) -> Rows:
         """The models of the first so many, as they are now."""
-        torch._foreach_copy_([*self._in_rows.values()], [*self.held.trained.values(), *self.held.fixed.values()])
-        return self.rows.copy(clients)
+        rows = Rows.zeros(self.layout, clients, self.held.totals.device)
+        torch._foreach_copy_([*rows.stacked([*self._models]).values()], [t[:clients] for t in self._models.values()])
+        return rows
 
     def make(self, replayed: Replayed | None, members: Sequence[int], batch: tuple[Tensor, ...]) -> None:
         """A step of these clients, whose batches are stacked."""
-        clients, last = self.rows.clients, members[-1] + 1
+        clients, last = self.clients, members[-1] + 1
         quarter = 1 if clients <= FEW_CLIENTS else -(-clients // QUARTERS)
         width = last if replayed is None else min(clients, -(-last // quarter) * quarter)
         step = self.step if replayed is None else replayed
@@ -193,17 +205,22 @@ class Place:
         if self.draws is not None:
             self.draws.members = members
 
-    def _models(self, worker: Worker, asks: Sequence[Ask]) -> None:
+    def _begin(self, worker: Worker, asks: Sequence[Ask]) -> None:
+        """Set up the clients' models."""
         models = [next(iter(ask.client.models.values())) for ask in asks]
-        same = all(m is models[0] for m in models) and models[0].layout == self.rows.layout
+        same = all(m is models[0] for m in models) and models[0].layout == self.layout
         if same and all(ask.start is None for ask in asks):
-            self.rows.fill(asks[0].client.received)
+            received = asks[0].client.received
+            torch._foreach_copy_([*self._models.values()], [received[n].expand_as(t) for n, t in self._models.items()])
             return
+        rows = Rows.empty(self.layout, self.taken, worker.device)
         for row, ask in enumerate(asks):
             if ask.start is None:
-                worker.enter(ask.client, self.rows[row])
+                worker.enter(ask.client, rows[row])
             else:
-                self.rows[row].put(ask.start)
+                rows[row].put(ask.start)
+        own = [t[: self.taken] for t in self._models.values()]
+        torch._foreach_copy_(own, [*rows.stacked([*self._models]).values()])
 
 
 class Trained:
