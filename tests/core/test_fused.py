@@ -136,8 +136,13 @@ def test_where_the_compiler_fails_training_goes_on_and_says_so_once(
 
 @pytest.mark.parametrize(
     ("place", "by", "told"),
-    [(0, 2.0, "other gradients"), (1, -1.0, "other gradients"), (-1, 3.0, "other statistics")],
-    ids=["loss", "gradient", "statistics"],
+    [
+        (0, 2.0, "other gradients"),
+        (1, 2, "other statistics"),
+        (2, -1.0, "other gradients"),
+        (-1, 3.0, "other statistics"),
+    ],
+    ids=["loss", "counter", "gradient", "statistics"],
 )
 def test_a_compiled_step_that_gives_something_else_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: int, by: float, told: str

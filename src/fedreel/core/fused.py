@@ -126,6 +126,13 @@ class Held:
             return value.layout.id
         return value if value is None or isinstance(value, bool | int | float | str) else _Itself(value)
 
+    def counters(self) -> tuple[int, ...]:
+        """Places of tensors that nobody looks at while they count the batches a norm has seen: a kernel for each would
+        be as many as there are norms."""
+        norms = [m for m in self.models.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        idle = {id(m.num_batches_tracked) for m in norms if m.momentum is not None}
+        return tuple(i for i, t in enumerate(self.named.values()) if id(t) in idle)
+
     def with_tensors(self, tensors: Sequence[Tensor], batch: Batch) -> tuple[Tensor, Grads]:
         """The work with other tensors in the places of these."""
         named = dict(zip(self.named, tensors))
@@ -166,15 +173,19 @@ class _Within(nn.Module):
 
 @dataclass(frozen=True)
 class _Compiled:
-    """A function of all tensors: loss, gradients, and what those become that a step changes."""
+    """A function of all tensors: loss, by how much counters go up, gradients, and what those tensors become that a step
+    changes."""
 
     function: Function
     reached: tuple[bool, ...]  # which parameters have a gradient
     changing: tuple[int, ...]  # which tensors a step changes
+    counters: tuple[int, ...]  # and which it only adds to
 
     def __call__(self, held: Held, batch: tuple[Tensor, ...]) -> tuple[Tensor, Grads]:
-        loss, *found = self.function(*held.tensors, *batch)
+        loss, counted, *found = self.function(*held.tensors, *batch)
         given = iter(found)
+        if self.counters:
+            torch._foreach_add_([held.tensors[i] for i in self.counters], list(counted.unbind()))
         grads = tuple(next(given) if reached else None for reached in self.reached)
         changed: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
         for place, now in zip(self.changing, given):
@@ -188,6 +199,7 @@ class _Compiled:
     @staticmethod
     def of(held: Held, batch: tuple[Tensor, ...]) -> _Compiled:
         count = len(held.tensors)
+        counters = held.counters()
         asked = [getattr(t, "requires_grad", False) for t in (*held.named.values(), *held.given)]
         reached: tuple[bool, ...] = ()
         changing: tuple[int, ...] = ()
@@ -196,14 +208,18 @@ class _Compiled:
             """Tensors of which gradients are asked do not change, the others may."""
             nonlocal reached, changing
             own = [t.detach().requires_grad_() if leaf else t.clone() for t, leaf in zip(tensors, asked)]
+            counted = torch.zeros(len(counters), dtype=torch.int64, device=held.work.one.device)
+            for place, counter in zip(counters, counted.unbind()):
+                own[place] = counter
             before = [t._version for t in own]
             loss, grads = held.with_tensors(own, tensors[count:])
             reached = tuple(g is not None for g in grads)
-            changing = tuple(i for i, t in enumerate(own) if t._version != before[i])
-            return [loss, *_apart(grads), *(own[i].detach() for i in changing)]
+            others = [i for i in range(len(own)) if i not in counters]
+            changing = tuple(i for i in others if own[i]._version != before[i])
+            return [loss, counted, *_apart(grads), *(own[i].detach() for i in changing)]
 
         made = compiled(function, [*held.tensors, *batch])
-        return _Compiled(made, reached, changing)
+        return _Compiled(made, reached, changing, counters)
 
 
 def _apart(grads: Grads) -> Iterator[Tensor]:

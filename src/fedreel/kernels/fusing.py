@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -130,27 +130,65 @@ def batch_norm(
     """F.batch_norm by plain operations, sums in float32."""
     if training:
         F._verify_batch_size(list(maps.size()))  # type: ignore[attr-defined]
-    over = [d for d in range(maps.dim()) if d != 1]
-    form = [1, -1, *[1] * (maps.dim() - 2)]
-    with (
-        torch.autocast(maps.device.type, enabled=False)
-        if torch.is_autocast_enabled(maps.device.type)
-        else nullcontext()
-    ):
-        x = maps.float() if maps.dtype in (torch.bfloat16, torch.float16) else maps
-        if training:
-            var, mean = torch.var_mean(x, dim=over, correction=0)
-            if running_mean is not None and running_var is not None:
-                n = maps.numel() // maps.shape[1]
-                with torch.no_grad():
-                    running_mean.lerp_(mean.detach().to(running_mean.dtype), momentum)
-                    running_var.lerp_((var.detach() * (n / max(n - 1, 1))).to(running_var.dtype), momentum)
-        else:
-            assert running_mean is not None
-            assert running_var is not None
-            mean, var = running_mean, running_var
+    found: Tensor
+    if training:
+        found, mean, var = _Norm.apply(maps, weight, bias, eps)
+        if running_mean is not None and running_var is not None:
+            n = maps.numel() // maps.shape[1]
+            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+            running_var.lerp_((var * (n / max(n - 1, 1))).to(running_var.dtype), momentum)
+        return found
+    assert running_mean is not None
+    assert running_var is not None
+    scale = torch.rsqrt(running_var + eps)
+    found = (_exact(maps) - _beside(running_mean, maps)) * _beside(scale if weight is None else scale * weight, maps)
+    return (found if bias is None else found + _beside(bias, maps)).to(maps.dtype)
+
+
+class _Norm(torch.autograd.Function):
+    """Maps normalised by themselves, their means and variances. The derivative takes two sums over the maps."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, maps: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        var, mean = torch.var_mean(_exact(maps), dim=_others(maps), correction=0)
         scale = torch.rsqrt(var + eps)
+        found = (_exact(maps) - _beside(mean, maps)) * _beside(scale, maps)
         if weight is not None:
-            scale = scale * weight
-        found = (x - mean.view(form)) * scale.view(form)
-        return (found if bias is None else found + bias.view(form)).to(maps.dtype)
+            found = found * _beside(weight, maps)
+        if bias is not None:
+            found = found + _beside(bias, maps)
+        ctx.save_for_backward(maps, weight, mean, scale)
+        ctx.biased = bias is not None
+        ctx.mark_non_differentiable(mean, var)
+        ctx.set_materialize_grads(False)
+        return found.to(maps.dtype), mean, var
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        if given is None:
+            return None, None, None, None
+        maps, weight, mean, scale = ctx.saved_tensors
+        n = maps.numel() // maps.shape[1]
+        g, normal = _exact(given), (_exact(maps) - _beside(mean, maps)) * _beside(scale, maps)
+        total, tilted = g.sum(_others(maps)), (g * normal).sum(_others(maps))
+        slope = scale if weight is None else scale * weight
+        centred = g - _beside(total / n, maps) - normal * _beside(tilted / n, maps)
+        found = (centred * _beside(slope, maps)).to(maps.dtype)
+        return found, None if weight is None else tilted, total if ctx.biased else None, None
+
+
+def _exact(maps: Tensor) -> Tensor:
+    """In the precision in which sums are taken."""
+    return maps.float() if maps.dtype in (torch.bfloat16, torch.float16) else maps
+
+
+def _others(maps: Tensor) -> list[int]:
+    """All dimensions but that of channels."""
+    return [d for d in range(maps.dim()) if d != 1]
+
+
+def _beside(channels: Tensor, maps: Tensor) -> Tensor:
+    """Of every channel, for use with maps."""
+    return channels.view([1, -1, *[1] * (maps.dim() - 2)])
