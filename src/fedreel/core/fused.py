@@ -137,7 +137,7 @@ class Held:
         """The work with other tensors in the places of these."""
         named = dict(zip(self.named, tensors))
         loose = iter(tensors[len(named) :])
-        added = [OfJob(f.function, tuple(_put(v, loose) for v in f.given)) for f in self.added]
+        added = [OfJob(f.function, tuple(_put(v, loose) for v in f.given), f.slope) for f in self.added]
         count = len(self.work.terms)
         terms, adjust = added[:count], added[count] if len(added) > count else None
         trained = [tensors[i] for i in self.trained]

@@ -80,8 +80,8 @@ def fit(
     mixed = config.precision == "bf16" and device.type == "cuda"
     if recorder is not None:
         *terms, adjust = (recorder.lasting(f, place) for place, f in enumerate((*terms, adjust)))
-    names = {id(p): n for n, p in model.named_parameters()} if adjust is not None else {}
-    trained = [names[id(p)] for p in params] if names else []
+    names = {id(p): n for n, p in model.named_parameters()}
+    trained = [names.get(id(p), "") for p in params]
     work = Work(model, task, params, trained, tuple(terms), adjust, mixed, torch.ones((), device=device))
     done = work if fuser is None else fuser.of(work, config.batch_size)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedreel.core.task import Batch, Objective
-from fedreel.core.terms import Adjust, Step, Term
+from fedreel.core.terms import Adjust, Gradients, OfJob, Step, Term
 
 Grads = tuple[Tensor | None, ...]
 
@@ -22,7 +22,7 @@ class Work:
     model: nn.Module
     task: Objective
     params: Sequence[Tensor]
-    names: Sequence[str]  # of the parameters, where there is an adjustment
+    names: Sequence[str]  # of the parameters
     terms: Sequence[Term]
     adjust: Adjust | None
     mixed: bool
@@ -36,13 +36,29 @@ class Work:
             outputs = task.forward(model, batch)
             loss = objective = task.loss(outputs, batch)
             for term in self.terms:
-                objective = objective + term(Step(model, batch, outputs))
+                if getattr(term, "slope", None) is None:
+                    objective = objective + term(Step(model, batch, outputs))
         grads = gradients(objective, self.params, self.one)
+        for term in self.terms:
+            if isinstance(term, OfJob) and term.slope is not None:
+                grads = self._with(grads, term.slope(Step(model, batch, outputs), *term.given))
         if self.adjust is not None:
             named = {name: g for name, g in zip(self.names, grads) if g is not None}
             changed = self.adjust(Step(model, batch, outputs), named)
             grads = tuple(changed.get(name) for name in self.names)
         return loss.detach(), grads
+
+    def _with(self, grads: Grads, slope: Gradients) -> Grads:
+        """Gradients and a term's, of all parameters in a few kernels."""
+        found = [slope.get(name) if g is None else g for name, g in zip(self.names, grads)]
+        both = [
+            (i, g, slope[name]) for i, (name, g) in enumerate(zip(self.names, grads)) if name in slope and g is not None
+        ]
+        if both:
+            places, mine, others = zip(*both)
+            for i, g in zip(places, torch._foreach_add([g.contiguous() for g in mine], [*others])):
+                found[i] = g
+        return tuple(found)
 
 
 def gradients(objective: Tensor, params: Sequence[Tensor], one: Tensor) -> Grads:
