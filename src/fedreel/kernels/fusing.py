@@ -6,6 +6,7 @@ raises. Random numbers are those that PyTorch draws without a compiler."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,10 +30,11 @@ def compiled(function: Function, tensors: Sequence[Tensor]) -> Function:
     graph, constants = written_down(function, tensors)
     from torch._inductor import compile as inductor
 
-    folder = cache_folder() / "compiled"
-    folder.mkdir(parents=True, exist_ok=True)
     inputs = [*tensors, *constants]
-    with _kept_in(folder), locked(folder), torch.no_grad():
+    folder = cache_folder() / "compiled"
+    own = folder / "locks" / _digest(graph, inputs)
+    own.mkdir(parents=True, exist_ok=True)
+    with _kept_in(folder), locked(own), torch.no_grad():
         made = inductor(graph, inputs, options=OPTIONS)
         made(*inputs)  # kernels are compiled by the first call
 
@@ -47,6 +49,11 @@ OPTIONS: dict[str, Any] = {
     "fallback_random": True,  # draw what would be drawn without it
     "triton.cudagraphs": False,  # whoever calls may record
 }
+
+
+def _digest(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> str:
+    forms = [(tuple(t.shape), str(t.dtype), str(t.device)) for t in inputs]
+    return hashlib.blake2b(f"{graph.code}{forms}".encode(), digest_size=8).hexdigest()
 
 
 def is_fusing() -> bool:
