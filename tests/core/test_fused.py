@@ -15,6 +15,10 @@ import fedreel.core.fused as fused
 from fedreel.config import TrainConfig
 from fedreel.core.method import Method
 from fedreel.core.terms import term
+from fedreel.core.update import Update
+from fedreel.engines.local import LocalEngine
+from fedreel.engines.streams import StreamsEngine
+from fedreel.engines.vector import UNFUSED, VectorEngine
 from fedreel.kernels import fusing
 from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedprox import FedProx
@@ -23,7 +27,8 @@ from fedreel.methods.moon import MOON
 from fedreel.methods.scaffold import SCAFFOLD
 from support.recorder import FakeRecorder
 from support.stacked import Maps, Points, assert_close
-from support.toy import Random, Toy, federate
+from support.stacked import federate as on_engine
+from support.toy import Random, Toy, federate, make_worker, orders, results
 
 TRAIN = {"batch_size": 4, "lr": 0.1, "momentum": 0.9, "clip_norm": 0.5, "epochs": 2}
 NEAR = 1e-5
@@ -91,6 +96,28 @@ def test_a_recorded_step_is_the_fused_one(tmp_path: Path, traced: Traced, monkey
     assert_same(*both(tmp_path, FSAR(mu=0.1, blocks=2), wrap=worker_with_recorder, train={"epochs": 8}))
     assert len(traced) == 1
     assert all(any(graph.replays for graph in recorder.made) for recorder in recorders)
+
+
+def test_lanes_share_what_was_written_down(tmp_path: Path, traced: Traced) -> None:
+    """Each has a model of its own, of the same form."""
+    train = TrainConfig(**TRAIN, fuse=True)  # type: ignore[arg-type]
+    local = on_engine(tmp_path / "local", LocalEngine, FedProx(mu=0.3), task=Random(clients=4), train=train)[0]
+    assert len(traced) == 1
+    streams = on_engine(tmp_path / "streams", StreamsEngine, FedProx(mu=0.3), task=Random(clients=4), train=train)[0]
+    assert len(traced) == 2
+    assert local.weights.equal(streams.weights)
+
+
+def test_stacked_clients_are_not_fused_and_the_engine_says_so(
+    tmp_path: Path, traced: Traced, caplog: pytest.LogCaptureFixture
+) -> None:
+    train = TrainConfig(**TRAIN, fuse=True)  # type: ignore[arg-type]
+    engine = VectorEngine(make_worker(tmp_path, FedAvg(), Points(clients=3), train))
+    done = results(engine, orders(engine.blueprint.start.clone(), ["c0", "c1", "c2"]))
+    assert all(isinstance(update, Update) for update in done)
+    assert not traced
+    assert engine.notices == [UNFUSED]
+    assert [r.getMessage() for r in caplog.records].count(UNFUSED) == 1
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="PyTorch's compiler for CPUs needs g++")
