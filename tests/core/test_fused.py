@@ -14,14 +14,16 @@ from torch import Tensor
 import fedreel.core.fused as fused
 from fedreel.config import TrainConfig
 from fedreel.core.method import Method
-from fedreel.core.terms import term
+from fedreel.core.terms import OfJob, term
 from fedreel.core.update import Update
+from fedreel.core.weights import Weights
+from fedreel.core.work import Work
 from fedreel.engines.local import LocalEngine
 from fedreel.engines.streams import StreamsEngine
 from fedreel.engines.vector import UNFUSED, VectorEngine
 from fedreel.kernels import fusing
 from fedreel.methods.fedavg import FedAvg
-from fedreel.methods.fedprox import FedProx
+from fedreel.methods.fedprox import FedProx, proximal
 from fedreel.methods.fsar import FSAR
 from fedreel.methods.moon import MOON
 from fedreel.methods.scaffold import SCAFFOLD
@@ -221,6 +223,24 @@ def test_a_plain_function_of_the_method_is_not_compiled(
     assert one[0].equal(other[0])
     assert not traced
     assert len(warnings(caplog)) == 1
+
+
+def test_a_gradient_in_closed_form_is_that_of_the_term(tmp_path: Path) -> None:
+    """Also where the loss itself does not reach a parameter, and where one is not trained."""
+    worker = make_worker(tmp_path, FedProx(mu=0.3), Points(clients=1))
+    model = worker.model
+    model.apart = torch.nn.Linear(2, 2)
+    received = Weights.of({n: p.detach() + 0.5 for n, p in model.named_parameters()})
+    closed = proximal(received, 0.3)
+    names, params = zip(*((n, p) for n, p in model.named_parameters() if p.requires_grad))
+    batch = next(iter(worker.population.data("c0").train.batches(4)))
+    (loss, mine), (same, theirs) = (
+        Work(model, worker.task, params, names, (added,), None, False, torch.ones(()))(batch)
+        for added in (closed, OfJob(closed.function, closed.given))
+    )
+    assert loss.equal(same)
+    assert "apart.weight" in names
+    torch.testing.assert_close(mine, theirs)
 
 
 def test_code_that_looks_at_values_cannot_be_written_down() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fsar import FSAR
 from fedreel.methods.moon import MOON
 from fedreel.methods.scaffold import SCAFFOLD
+from fedreel.runs.reading import read_metrics
+from fedreel.runs.run import run
+from support.conformance_jobs import CASES, recipe_of, write_data
 from support.stacked import Maps, assert_close, federate
 from support.toy import Random, Toy
 
@@ -96,3 +100,21 @@ def test_lanes_share_what_is_compiled_and_draw_their_own_random_numbers(
     other = federate(tmp_path / "streams", StreamsEngine, FedAvg(), RoundConfig(rounds=2), **own)[0]
     assert_close(one.weights, other.weights, NEAR)
     assert noted["compiled"] == [True, True]  # once for each engine
+
+
+@pytest.mark.parametrize("name", ["fsar", "fedlid-image", "lora", "head", "task-pretrain"])
+def test_jobs_end_as_without(tmp_path: Path, noted: dict[str, list[bool]], name: str) -> None:
+    losses = [losses_of(name, tmp_path / str(fuse), fuse, "cuda") for fuse in (False, True)]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+    assert noted["compiled"]
+    assert all(noted["compiled"])
+
+
+def losses_of(name: str, folder: Path, fuse: bool, device: str) -> list[float]:
+    """Of two rounds of a job of the conformance suite."""
+    case = CASES[name]
+    data = write_data(folder / "data", case.task)
+    recipe = recipe_of(case, data, {"name": "local"}, 2)
+    recipe = replace(recipe, device=device, train=replace(recipe.train, fuse=fuse, lr=0.01))
+    run(recipe, folder / "run", quiet=True)
+    return [row["loss"] for row in read_metrics(folder / "run") if row["phase"] == "train"]
