@@ -37,7 +37,7 @@ class Fuser:
     def of(self, work: Work, size: int) -> Work | FusedWork:
         """The work by the compiler, for batches of `size` examples."""
         if any(not isinstance(f, OfJob) for f in (*work.terms, work.adjust) if f is not None):
-            self._say("the method adds a plain function to the step; @term or @adjustment would say what is whose")
+            self.say("the method adds a plain function to the step; @term or @adjustment would say what is whose")
             return work
         return FusedWork(self, work, size)
 
@@ -45,7 +45,7 @@ class Fuser:
         """What was made for this key, or is made now."""
         if key not in self._made:
             if len(self._made) >= MOST:
-                self._say(f"{MOST} kinds of steps were compiled before this one, no more are")
+                self.say(f"{MOST} kinds of steps were compiled before this one, no more are")
                 return None
             self._made[key] = self._compile(held, batch)
         return self._made[key]
@@ -58,16 +58,17 @@ class Fuser:
             difference = _difference(held, made, batch)
         except Exception as error:  # whatever a compiler may raise
             reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-            self._say(f"this step cannot be compiled ({type(error).__name__}: {reason.strip()[:200]})")
+            self.say(f"this step cannot be compiled ({type(error).__name__}: {reason.strip()[:200]})")
             _log.debug("why a step cannot be compiled", exc_info=True)
             return None
         if difference:
-            self._say(f"a compiled step gives {difference}")
+            self.say(f"a compiled step gives {difference}")
             return None
         _log.info("a training step was compiled in %.1f s", time.perf_counter() - began)
         return made
 
-    def _say(self, reason: str) -> None:
+    def say(self, reason: str) -> None:
+        """Why training goes on unfused, once."""
         if reason not in self._said:
             self._said.add(reason)
             _log.warning("training goes on unfused: %s", reason)
