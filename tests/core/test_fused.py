@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fedreel.core.method import Method
 from fedreel.core.terms import OfJob, term
 from fedreel.core.update import Update
 from fedreel.core.weights import Weights
-from fedreel.core.work import Work
+from fedreel.core.work import OutOfTime, Work
 from fedreel.engines.local import LocalEngine
 from fedreel.engines.streams import StreamsEngine
 from fedreel.engines.vector import UNFUSED, VectorEngine
@@ -161,6 +162,21 @@ def test_where_the_compiler_fails_training_goes_on_and_says_so_once(
     assert warnings(caplog) == [
         "training goes on unfused: this step cannot be compiled (RuntimeError: no compiler here)"
     ]
+
+
+def test_a_time_limit_that_ends_while_compiling_is_the_client_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It fails as it would anywhere; the step is compiled when the next one comes."""
+
+    def late(*_: Any) -> Any:
+        raise OutOfTime
+
+    monkeypatch.setattr(fused, "compiled", late)
+    engine = LocalEngine(make_worker(tmp_path, FedAvg(), Toy(clients=2), TrainConfig(**TRAIN, fuse=True)))  # type: ignore[arg-type]
+    wanted = [replace(o, limit=60.0) for o in orders(engine.blueprint.start.clone(), ["c0", "c1"])]
+    assert [(r.client, r.reason) for r in results(engine, wanted)] == [("c0", "timeout"), ("c1", "timeout")]
+    assert not warnings(caplog)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch.func import functional_call
 from fedreel.core.task import Batch, batch_length
 from fedreel.core.terms import OfJob
 from fedreel.core.weights import Weights
-from fedreel.core.work import Grads, Work
+from fedreel.core.work import Grads, OutOfTime, Work
 from fedreel.kernels.fusing import Function, compiled
 from fedreel.machine.device import full_precision, random_kept
 
@@ -26,9 +26,9 @@ _log = logging.getLogger(__name__)
 
 
 class Fuser:
-    """Compiles steps on full batches, the shorter ones at the end of an epoch are made as they come: every size would
-    be a compilation. A compiled step is compared with one that is not before it is believed. What cannot be compiled
-    is made as it comes, and the log says why."""
+    """Compiles steps on full batches; the shorter ones at the end of an epoch are made as they come, for every size
+    would be a compilation. A compiled step is compared with one that is not before it is believed. What cannot be
+    compiled is made as it comes, and the log says why."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, _Compiled | None] = {}
@@ -56,6 +56,8 @@ class Fuser:
             with random_kept(batch[0].device):
                 made = _Compiled.of(held, batch)
             difference = _difference(held, made, batch)
+        except OutOfTime:  # the next client tries again
+            raise
         except Exception as error:  # whatever a compiler may raise
             reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
             self.say(f"this step cannot be compiled ({type(error).__name__}: {reason.strip()[:200]})")

@@ -18,7 +18,8 @@ from fedreel.core.fused import Fuser
 from fedreel.core.optim import Optimizer
 from fedreel.core.task import Batch, Examples, Objective, Tensors
 from fedreel.core.timing import Times
-from fedreel.core.training import Fitted, LossOf, OutOfTime, Pause
+from fedreel.core.training import Fitted, LossOf, Pause
+from fedreel.core.work import OutOfTime
 from fedreel.errors import RecipeError
 
 _MOST_BYTES = 256 * 2**20  # of gradients of single examples that lie in memory at once

@@ -19,7 +19,7 @@ from fedreel.core.optim import Optimizer
 from fedreel.core.task import Batch, Examples, Objective, batch_length
 from fedreel.core.terms import Adjust, OfJob, Term
 from fedreel.core.timing import Stopwatch, Times
-from fedreel.core.work import Work
+from fedreel.core.work import OutOfTime, Work
 from fedreel.errors import Diverged
 
 
@@ -50,10 +50,6 @@ class LossOf(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         return self._task.loss(self._task.forward(self.model, batch), batch)
-
-
-class OutOfTime(Exception):
-    """A client did not finish within its time limit."""
 
 
 def fit(

@@ -70,6 +70,10 @@ def gradients(objective: Tensor, params: Sequence[Tensor], one: Tensor) -> Grads
     )
 
 
+class OutOfTime(Exception):
+    """A client did not finish within its time limit."""
+
+
 class _Nothing:
     """A context that does nothing, without the cost of contextlib's."""
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from fedreel.core.client import Worker
 from fedreel.core.job import Job
-from fedreel.core.training import OutOfTime
 from fedreel.core.update import Failure, Order, Reply, Result
+from fedreel.core.work import OutOfTime
 from fedreel.errors import Diverged, PolicyError
 
 
