@@ -27,6 +27,7 @@ class TrainConfig:
     clip_norm: float = 0.0  # 0 = no clipping
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast on a GPU
     cuda_graph: bool = True  # on a GPU, record the training step and replay it
+    fuse: bool = False  # have PyTorch's compiler make a few kernels of the training step
     keep_optimizer: bool = False  # keep the optimizer's state between rounds where it is: at the client, or the server
     schedule: Literal["constant", "cosine", "step"] = "constant"  # by rounds
     milestones: tuple[int, ...] = ()

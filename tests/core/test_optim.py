@@ -12,7 +12,8 @@ from torch import nn
 from fedreel.config import TrainConfig
 from fedreel.core import optim
 from fedreel.core.optim import Torch, make_optimizer
-from fedreel.core.training import clip, gradients, learning_rate
+from fedreel.core.training import clip, learning_rate
+from fedreel.core.work import gradients
 from support.warm import run_python
 
 

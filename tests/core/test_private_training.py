@@ -17,6 +17,7 @@ from fedreel.config import PrivacyConfig, RoundConfig, TrainConfig
 from fedreel.core.client import Worker
 from fedreel.core.discretion import ExampleDiscretion, Spending
 from fedreel.core.exchange import Ledger, Policy
+from fedreel.core.fused import Fuser
 from fedreel.core.ledger import read_ledger
 from fedreel.core.method import Method
 from fedreel.core.private_training import ByExample, Noise, Singles, steps_of
@@ -145,6 +146,18 @@ def test_a_model_leaves_with_noise_and_nothing_beside_it(tmp_path: Path) -> None
     spread = made.discretion._noise(3 * steps, rate)  # type: ignore[attr-defined]
     assert row["epsilon"] == pytest.approx(epsilon([Release(spread, steps, rate)], 1e-5))
     assert epsilon([Release(spread, 3 * steps, rate)], 1e-5) <= 6.0
+
+
+def test_gradients_of_single_examples_are_not_fused_which_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = worker(tmp_path)
+    made.fuser = Fuser()
+    for round in (1, 2):
+        made.execute(order(made, round))
+    assert [r.getMessage() for r in caplog.records if "unfused" in r.getMessage()] == [
+        "training goes on unfused: gradients are taken of single examples"
+    ]
 
 
 def test_an_order_that_comes_again_gives_the_same_and_is_charged_once(tmp_path: Path) -> None:

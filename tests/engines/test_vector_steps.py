@@ -349,6 +349,32 @@ def test_clients_whose_batches_never_have_the_same_shape_are_trained_one_by_one(
     assert sum("have different shapes" in r.message for r in caplog.records) == 1
 
 
+@dataclass(frozen=True)
+class OneLong(EqualPoints):
+    """c0 has six times as many points as the others."""
+
+    def population(self, data: Any, seed: int) -> Population:
+        return _OneLong(self, seed)
+
+
+class _OneLong(Eight):
+    def data(self, client: str) -> ClientData:
+        whole = super().data(client)
+        tensors = tuple(t.repeat(6, *[1] * (t.dim() - 1)) if client == "c0" else t for t in whole.train.tensors)
+        return ClientData(Tensors(tensors), whole.test, whole.numbers)
+
+
+def test_a_client_with_many_more_batches_does_not_keep_the_others_from_being_stacked(
+    tmp_path: Path, stacked: list[int], caplog: Any
+) -> None:
+    """It takes its first 20 steps alone; then all take four together."""
+    own = {"task": OneLong(), "train": TrainConfig(batch_size=2, lr=0.1)}
+    one, _, many, _ = both(tmp_path, FedAvg(), RoundConfig(rounds=2), **own)
+    assert stacked == [5, 5]
+    assert_close(one.weights, many.weights)
+    assert not [r for r in caplog.records if "one by one" in r.message]
+
+
 @pytest.mark.parametrize("teacher", [True, False])
 def test_channels_of_a_teacher_s_convolutions_lie_apart(teacher: bool) -> None:
     x = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)

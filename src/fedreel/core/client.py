@@ -20,6 +20,7 @@ from fedreel.core.capture import Recorder
 from fedreel.core.declared import TESTED
 from fedreel.core.discretion import Discretion
 from fedreel.core.exchange import TIMES, Door, Ledger, Policy, check_kinds
+from fedreel.core.fused import Fuser
 from fedreel.core.method import Method
 from fedreel.core.optim import Optimizers
 from fedreel.core.residence import Residence
@@ -120,13 +121,12 @@ class Client:
     ) -> Fitted:
         """Local epochs on the training data, of the whole model or of some tensors `only`; sets the numbers `samples`
         and `loss`. Terms are added to the loss, `adjust` changes the gradients; both are functions of a step."""
-        worker, config = self._worker, self.config
-        worker.door.policy.jobs.check_epochs(config.epochs if epochs is None else epochs)
+        worker, config, epochs = self._worker, self.config, self.config.epochs if epochs is None else epochs
+        worker.door.policy.jobs.check_epochs(epochs)
         optimizer = worker.optimizers.of(only)
         optimizer.reset(learning_rate(config, self.round, worker.rounds))
         if config.keep_optimizer:
             optimizer.restore(self.state.group(worker.optimizers.group(optimizer)))
-        deadline = None if self.order.limit is None else worker.started + self.order.limit
         fitted = worker.trainer(
             self,
             self.model,
@@ -136,10 +136,11 @@ class Client:
             config,
             terms=terms,
             adjust=adjust,
-            epochs=config.epochs if epochs is None else epochs,
+            epochs=epochs,
             generator=worker.generator,
-            deadline=deadline,
+            deadline=None if self.order.limit is None else worker.started + self.order.limit,
             recorder=worker.recorder,
+            fuser=worker.fuser,
             pause=worker.pause,
         )
         self.trained(fitted.loss)
@@ -191,9 +192,9 @@ class Worker:
         self.travelling, self.private = made.travelling, made.private
         self.door = Door(self.travelling, policy, ledger)
         self.transfer, self.coded = transfer, make_coded(transfer, self.travelling)
-        self.optimizers = Optimizers(self.model, self.weights.layout.moving, config)
-        self.generator = torch.Generator()
+        self.optimizers, self.generator = Optimizers(self.model, made.weights.layout.moving, config), torch.Generator()
         self.recorder = Recorder() if device.type == "cuda" and config.cuda_graph else None
+        self.fuser = Fuser() if config.fuse else None
         self.pause: Pause | None = None
         self.gathers = False  # whether somebody here makes means of clients (transfer.together)
         self.trained: TrainedModels | None = None  # where models are kept to look at afterwards, if they are
@@ -207,8 +208,7 @@ class Worker:
         self.residence = Residence(device, memory)
         self._client: Client | None = None  # whom it last worked for: its data stay till the device has done its work
         self._spares: list[nn.Module] = []
-        self._spares_used = 0
-        self._checked = False
+        self._spares_used, self._checked = 0, False
 
     def another(self) -> Worker:
         """A further worker for the same clients, with a model of its own; data and private state are in common."""
@@ -226,7 +226,7 @@ class Worker:
             discretion=self.discretion,
             transfer=self.transfer,
         )
-        other.residence, other.trained, other.sums = self.residence, self.trained, self.sums
+        other.residence, other.trained, other.sums, other.fuser = self.residence, self.trained, self.sums, self.fuser
         return other
 
     def leaves(self) -> dict[str, str]:

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from fedreel.config import TrainConfig
+from fedreel.core.fused import Fuser
 from fedreel.core.optim import Optimizer
 from fedreel.core.task import Batch, Examples, Objective, Tensors
 from fedreel.core.timing import Times
-from fedreel.core.training import Fitted, LossOf, OutOfTime, Pause
+from fedreel.core.training import Fitted, LossOf, Pause
+from fedreel.core.work import OutOfTime
 from fedreel.errors import RecipeError
 
 _MOST_BYTES = 256 * 2**20  # of gradients of single examples that lie in memory at once
@@ -63,10 +65,13 @@ def fit_privately(
     check: bool,
     deadline: float | None = None,
     pause: Pause | None = None,
+    fuser: Fuser | None = None,
     **_: object,
 ) -> Fitted:
     """Take so many steps, each along (the sum of the clipped gradients of a batch, with noise) / batch_size. `check`
     that what a batch is to learn is the mean of what its examples are. The loss that it tells is of what it saw."""
+    if fuser is not None:
+        fuser.say("gradients are taken of single examples")
     gradients = ByExample(model, task, optimizer.params, noise.clip)
     single = Singles(examples)
     model.eval()

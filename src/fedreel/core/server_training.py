@@ -12,6 +12,7 @@ from torch import Tensor
 from fedreel.config import TrainConfig
 from fedreel.core.abilities import ServerObjective
 from fedreel.core.capture import Recorder
+from fedreel.core.fused import Fuser
 from fedreel.core.optim import make_optimizer
 from fedreel.core.task import Batch, Examples
 from fedreel.core.training import check_finite, fit, learning_rate
@@ -43,6 +44,7 @@ class ServerTraining:
         self._first_head = self.weights.take(Layout(t for t in whole.moving.tensors if t.name not in self._body.place))
         self.optimizer = make_optimizer(self.model.parameters(), config)
         self._recorder = Recorder() if device.type == "cuda" and config.cuda_graph else None
+        self._fuser = Fuser() if config.fuse else None
         self._device = device
 
     def train(
@@ -66,6 +68,7 @@ class ServerTraining:
                 epochs=self.config.epochs,
                 generator=torch.Generator().manual_seed(seed),
                 recorder=self._recorder,
+                fuser=self._fuser,
             )
         check_finite(fitted.loss, "the server")
         learned = given.clone()

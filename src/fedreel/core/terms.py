@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from functools import wraps
+from functools import update_wrapper, wraps
 from inspect import signature
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -35,8 +35,11 @@ class OfJob(Generic[R]):
     """A function of a step with what one job gives it. Two of them with the same `key` make the same step of other
     values, so one recording serves both, once the second's tensors lie where the first's did."""
 
-    def __init__(self, function: Callable[..., R], given: tuple[Any, ...]) -> None:
-        self.function, self.given = function, given
+    def __init__(
+        self, function: Callable[..., R], given: tuple[Any, ...], slope: Callable[..., Gradients] | None = None
+    ) -> None:
+        """`slope` is a term's gradient, where it is given in closed form."""
+        self.function, self.given, self.slope = function, given, slope
 
     def __call__(self, step: Step, *more: Any) -> R:
         return self.function(step, *more, *self.given)
@@ -47,7 +50,8 @@ class OfJob(Generic[R]):
 
     def held(self) -> OfJob[R]:
         """The same, with tensors of its own."""
-        return OfJob(self.function, tuple(v.clone() if isinstance(v, Tensor | Weights) else v for v in self.given))
+        given = tuple(v.clone() if isinstance(v, Tensor | Weights) else v for v in self.given)
+        return OfJob(self.function, given, self.slope)
 
     def take(self, other: OfJob[R]) -> None:
         """Fill the tensors with another's of the same key."""
@@ -58,17 +62,28 @@ class OfJob(Generic[R]):
                 mine.put(theirs)
 
 
-def term(function: Callable[Concatenate[Step, P], Tensor]) -> Callable[P, OfJob[Tensor]]:
+class MadeTerm(Generic[P]):
+    """What `term` makes of a function."""
+
+    def __init__(self, function: Callable[Concatenate[Step, P], Tensor]) -> None:
+        self._function, self._form = function, signature(function)
+        self._slope: Callable[..., Gradients] | None = None
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **named: P.kwargs) -> OfJob[Tensor]:
+        return OfJob(self._function, self._form.bind(None, *args, **named).args[1:], self._slope)
+
+    def gradient(self, slope: Callable[Concatenate[Step, P], Gradients]) -> Callable[Concatenate[Step, P], Gradients]:
+        """Marks a function as the term's gradient, by the parameter's name. Steps of single clients then add it to that
+        of the rest, for all parameters at once, instead of having the term differentiated for one after another."""
+        self._slope = slope
+        return slope
+
+
+def term(function: Callable[Concatenate[Step, P], Tensor]) -> MadeTerm[P]:
     """Marks a term of the loss, `f(step, ...)`: then `f(...)` is the term of one job. What it is given are tensors,
     weights, models, the task, and plain settings. A tensor that a step changes is changed in place."""
-
-    form = signature(function)
-
-    @wraps(function)
-    def of_job(*args: P.args, **named: P.kwargs) -> OfJob[Tensor]:
-        return OfJob(function, form.bind(None, *args, **named).args[1:])
-
-    return of_job
+    return MadeTerm(function)
 
 
 def adjustment(function: Callable[Concatenate[Step, Gradients, P], Gradients]) -> Callable[P, OfJob[Gradients]]:

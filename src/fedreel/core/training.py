@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from fedreel.config import TrainConfig
 from fedreel.core.capture import Recorder, Replayed
+from fedreel.core.fused import Fuser
 from fedreel.core.optim import Optimizer
 from fedreel.core.task import Batch, Examples, Objective, batch_length
-from fedreel.core.terms import Adjust, OfJob, Step, Term
+from fedreel.core.terms import Adjust, OfJob, Term
 from fedreel.core.timing import Stopwatch, Times
+from fedreel.core.work import OutOfTime, Work
 from fedreel.errors import Diverged
 
 
@@ -50,10 +52,6 @@ class LossOf(nn.Module):
         return self._task.loss(self._task.forward(self.model, batch), batch)
 
 
-class OutOfTime(Exception):
-    """A client did not finish within its time limit."""
-
-
 def fit(
     model: nn.Module,
     task: Objective,
@@ -67,35 +65,28 @@ def fit(
     generator: torch.Generator,
     deadline: float | None = None,
     recorder: Recorder | None = None,
+    fuser: Fuser | None = None,
     pause: Pause | None = None,
 ) -> Fitted:
     """Train what the optimizer holds. Terms are added to the loss; `adjust` makes of the gradients those that count,
-    before they are clipped. `pause` is called after each step."""
+    before they are clipped. `fuser` compiles the steps, `pause` is called after each."""
     model.train()  # its parts too: a part may come from a model in eval mode
     params = tuple(optimizer.params)
-    names = {id(p): n for n, p in model.named_parameters()} if adjust else {}
     device = params[0].device
     mixed = config.precision == "bf16" and device.type == "cuda"
-    one = torch.ones((), device=device)
     if recorder is not None:
         *terms, adjust = (recorder.lasting(f, place) for place, f in enumerate((*terms, adjust)))
+    names = {id(p): n for n, p in model.named_parameters()}
+    trained = [names.get(id(p), "") for p in params]
+    work = Work(model, task, params, trained, tuple(terms), adjust, mixed, torch.ones((), device=device))
+    done = work if fuser is None else fuser.of(work, config.batch_size)
 
     def step(batch: Batch) -> Tensor:
-        batch = task.augment(batch)
-        with torch.autocast("cuda", torch.bfloat16, enabled=mixed) if mixed else _nothing:
-            outputs = task.forward(model, batch)
-            loss = objective = task.loss(outputs, batch)
-            for term in terms:
-                objective = objective + term(Step(model, batch, outputs))
-        grads = gradients(objective, params, one)
-        if adjust is not None:
-            named = {names[id(p)]: g for p, g in zip(params, grads) if g is not None}
-            changed = adjust(Step(model, batch, outputs), named)
-            grads = tuple(changed.get(names[id(p)]) for p in params)
+        loss, grads = done(batch)
         if config.clip_norm:
             clip([g for g in grads if g is not None], config.clip_norm)
         optimizer.step(grads)
-        return loss.detach()
+        return loss
 
     make = step
     if recorder is not None:
@@ -122,13 +113,6 @@ def fit(
     return Fitted(mean, seen, steps, optimizer.lr, watch.stop())
 
 
-def gradients(objective: Tensor, params: tuple[nn.Parameter, ...], one: Tensor) -> tuple[Tensor | None, ...]:
-    """torch.autograd.grad with allow_unused, without the checks that cost as much as a small network's arithmetic."""
-    engine = torch.autograd.Variable._execution_engine
-    seeds = (one if objective.dtype == one.dtype else one.to(objective.dtype),)
-    return engine.run_backward((objective,), seeds, False, False, params, allow_unreachable=True, accumulate_grad=False)
-
-
 def clip(grads: list[Tensor], most: float) -> None:
     """Scale gradients in place so that their joint L2 norm is at most `most`."""
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
@@ -151,14 +135,3 @@ def check_finite(loss: float, client: str) -> None:
             found=f"loss {loss}",
             hint="lower train.lr or set train.clip_norm",
         )
-
-
-class _Nothing:
-    """A context that does nothing, without the cost of contextlib's."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-_nothing = _Nothing()

@@ -14,8 +14,8 @@ import torch
 
 from fedreel.core.client import Worker
 from fedreel.core.job import Job
-from fedreel.core.training import OutOfTime
 from fedreel.core.update import Failure, Order, Reply, Result
+from fedreel.core.work import OutOfTime
 from fedreel.errors import Diverged, PolicyError
 
 

@@ -29,6 +29,7 @@ SHORT = 10  # steps: what is done for a client after so few takes about as long 
 LONG = 1e8  # operations of a step, of which a CPU is as busy with one client as with many
 MANY = 32  # clients that are worth being trained in parts, so that a GPU trains one while another is answered
 PARTS = 2
+UNFUSED = "steps of stacked clients are not fused: every number of clients would be a compilation of its own"
 
 _log = logging.getLogger(__name__)
 Rest = Callable[[Order], Reply]  # what is left to do of an order
@@ -52,6 +53,9 @@ class VectorEngine(LocalEngine):
         self._stacked = self._alone = 0  # clients that were trained so
         self._looked = False
         self._ahead = gpu  # whether training goes on while this process does something else
+        if worker.fuser is not None:
+            self.notices.append(UNFUSED)
+            _log.warning(UNFUSED)
         self._obstacle = _obstacle(worker)
         self._size = sum(n * dtype.itemsize for dtype, n in worker.weights.layout.moving.sizes.items())
         most = max(MOST_BYTES, memory_of(worker.device) // SHARE) if gpu else MOST_BYTES

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedreel.kernels.fusing import is_fusing
 from fedreel.machine.device import under_vmap
 
 Rectifier = Literal["relu", "relu6"]
@@ -48,10 +49,11 @@ def fused(
 
 
 def _suits(norm: nn.BatchNorm2d | nn.BatchNorm3d, x: Tensor, shortcut: Tensor | None) -> bool:
-    """Whether the kernels can take it: in training, with channels together in memory, nothing mapped over clients."""
+    """Whether the kernels can take it: in training, with channels together in memory, nothing mapped over clients or
+    written down for the compiler, which makes kernels itself."""
     if not norm.training or norm.momentum is None or not norm.affine or norm.weight.dtype != torch.float32:
         return False
-    if under_vmap():
+    if under_vmap() or is_fusing():
         return False
     together = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
     if x.dtype not in TYPES or x.shape[1] % 8 or not x.is_contiguous(memory_format=together):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,6 +67,20 @@ def under_vmap() -> bool:
     return torch._C._functorch.maybe_current_level() is not None
 
 
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Within this, a GPU multiplies float32 as float32."""
+    kinds: tuple[Any, ...] = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [kind.allow_tf32 for kind in kinds]
+    for kind in kinds:
+        kind.allow_tf32 = False
+    try:
+        yield
+    finally:
+        for kind, allowed in zip(kinds, before):
+            kind.allow_tf32 = allowed
+
+
 def pin(memory: np.ndarray) -> bool:
     """Keep this memory where a GPU can copy from it by itself; False if that cannot be had, and copies are made at
     once. `unpin` it before it is given back."""
@@ -77,10 +92,15 @@ def unpin(memory: np.ndarray) -> None:
     torch.cuda.cudart().cudaHostUnregister(torch.from_numpy(memory).data_ptr())
 
 
+def random_kept(device: torch.device) -> AbstractContextManager[None]:
+    """After this, torch's random numbers go on as if nothing had been drawn within."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
+
+
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Within this, torch's random numbers are those of the seed; afterwards they go on as if nothing had been drawn."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with random_kept(device):
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":
             torch.cuda.manual_seed(seed)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedreel.config import check_ranges
 from fedreel.core.client import Client
-from fedreel.core.terms import Step, Term, term
+from fedreel.core.terms import Gradients, Step, Term, term
 from fedreel.core.weights import Weights
 from fedreel.methods.fedavg import FedAvg
 
@@ -31,7 +31,19 @@ class FedProx(FedAvg):
 @term
 def proximal(step: Step, received: Weights, mu: float) -> Tensor:
     """mu/2 ||w - w_received||^2 over the parameters that travel."""
-    held = {n: p for n, p in step.model.named_parameters() if n in received and p.requires_grad}
+    held = _held(step, received)
     now = torch.cat([p.flatten() for p in held.values()])  # one vector: a few kernels instead of hundreds
     moved = now - torch.cat([received[n].flatten() for n in held])
     return 0.5 * mu * moved.dot(moved)
+
+
+@proximal.gradient
+def pull(step: Step, received: Weights, mu: float) -> Gradients:
+    """mu (w - w_received)."""
+    held = _held(step, received)
+    moved = torch._foreach_sub([p.detach() for p in held.values()], [received[n] for n in held])
+    return dict(zip(held, torch._foreach_mul(moved, mu)))
+
+
+def _held(step: Step, received: Weights) -> dict[str, Tensor]:
+    return {n: p for n, p in step.model.named_parameters() if n in received and p.requires_grad}

@@ -20,6 +20,7 @@ from fedreel.engines.stacked.doubled import Pairs, compared_in_double
 from fedreel.engines.stacked.draws import NoDraws, OwnDraws, generator_of
 from fedreel.engines.stacked.rows import Held, Named, Rows
 from fedreel.engines.stacked.step import Gradients, Kind
+from fedreel.machine.device import full_precision
 
 IN_DOUBLE = 1e-6  # of a tensor: by more two ways to make the same step do not differ in double precision
 _log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ def agreement(worker: Worker, kind: Kind, ask: Ask, batch: Batch, own_draws: boo
     if not isinstance(batch, tuple) or not batch or not all(isinstance(t, Tensor) for t in batch):
         raise CannotStack("its batches are no tuples of tensors")
     exact = replace(kind, mixed=False, config=replace(kind.config, precision="fp32")) if kind.mixed else kind
-    with _full_precision():
+    with full_precision():
         alone = _alone(worker, exact, ask, batch, own_draws)
         held, stacked, losses = _stacked(worker, exact, ask, batch, own_draws, alone)
     moves = [(torch.zeros_like(t[0]) if (g := alone.grads[n]) is None else g, t) for n, t in stacked.items()]
@@ -181,17 +182,3 @@ def _near(pairs: Sequence[tuple[Tensor, Tensor]], share: float = 0.0) -> bool:
         if not alike or apart > share * (float(one.double().norm()) + 0.01 * whole) + 1e-7:
             return False
     return True
-
-
-@contextmanager
-def _full_precision() -> Iterator[None]:
-    """Within this, a GPU multiplies float32 as float32."""
-    kinds: tuple[Any, ...] = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = [kind.allow_tf32 for kind in kinds]
-    for kind in kinds:
-        kind.allow_tf32 = False
-    try:
-        yield
-    finally:
-        for kind, allowed in zip(kinds, before):
-            kind.allow_tf32 = allowed

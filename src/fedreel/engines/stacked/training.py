@@ -81,17 +81,17 @@ class StackedTraining:
         place.enter(worker, asks, self._own_draws)
         steps = [steps_of(ask.examples, size) for ask in asks]
         made = Replayed(place.step, epochs * max(steps), place.recorder, (place,)) if place.recorder else None
-        counts, made_together = [0] * len(asks), 0
+        counts, shared = [0] * len(asks), _Shared(steps)
         watch, in_memory = Stopwatch(worker.device), all(resident(ask.examples) for ask in asks)
         for _ in range(epochs):
             fed = feed([a.examples for a in asks], [a.order for a in asks], steps, size, worker.device, place.inputs)
             for members, batch in watch.counted(fed, in_memory):
                 place.make(made, members, batch)
-                made_together += 1
+                shared.saw(members, counts[members[0]])
                 for member in members:
                     counts[member] += 1
-                if len(asks) >= FEW and made_together >= ENOUGH and 2 * sum(counts) < 3 * made_together:
-                    raise CannotStack("batches of different clients have different shapes")
+                if len(asks) >= FEW and shared.seldom:
+                    raise CannotStack(f"batches of different clients have different shapes ({shared})")
         return Trained(place, asks, counts, worker, watch)
 
     def _place(self, asks: Sequence[Ask]) -> Place:
@@ -290,3 +290,27 @@ def _looks(examples: Examples) -> Hashable:
     if isinstance(examples, Tensors):
         return tuple((t.dim(), t.dtype) for t in examples.tensors)
     return type(examples)
+
+
+class _Shared:
+    """Of the steps at times when several clients have batches, how many clients take one together. Those at which only
+    the client with the most batches has any say nothing about their shapes."""
+
+    def __init__(self, steps: Sequence[int]) -> None:
+        self._steps, self._most = steps, max(steps)
+        self._clients = self._made = 0
+
+    def saw(self, members: Sequence[int], before: int) -> None:
+        """A step of these clients, the first of whom has taken so many before."""
+        own = self._steps[members[0]]
+        time = self._most - own + before % own  # those with fewer begin later
+        if sum(n >= self._most - time for n in self._steps) > 1:
+            self._clients, self._made = self._clients + len(members), self._made + 1
+
+    @property
+    def seldom(self) -> bool:
+        """Whether that is seen by now to be hardly more than one."""
+        return self._made >= ENOUGH and 2 * self._clients < 3 * self._made
+
+    def __str__(self) -> str:
+        return f"{self._clients / self._made:.2g} clients take a step together where several have a batch"

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from fedreel.config import TrainConfig
 from fedreel.core.capture import Recorder
+from fedreel.core.fused import Fuser
 from fedreel.core.optim import make_optimizer
 from fedreel.core.task import Examples, Objective, Outputs
 from fedreel.core.training import check_finite, fit, learning_rate
@@ -55,12 +56,22 @@ def train_epochs(
     optimizer = make_optimizer(model.parameters(), config)
     generator = torch.Generator().manual_seed(seed)
     recorder = Recorder() if config.cuda_graph and next(model.parameters()).device.type == "cuda" else None
+    fuser = Fuser() if config.fuse else None
     for rate, some in groupby(rates):
         kept = optimizer.state()
         optimizer.reset(rate)
         optimizer.restore(kept)
-        epochs = len([*some])
-        fitted = fit(model, task, examples, optimizer, config, epochs=epochs, generator=generator, recorder=recorder)
+        fitted = fit(
+            model,
+            task,
+            examples,
+            optimizer,
+            config,
+            epochs=len([*some]),
+            generator=generator,
+            recorder=recorder,
+            fuser=fuser,
+        )
         check_finite(fitted.loss, "downstream")
 
 
