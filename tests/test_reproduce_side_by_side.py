@@ -42,13 +42,13 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_what_found_no_memory_goes_on_with_fewer_beside_it(
-    at_once: list[int], capsys: pytest.CaptureFixture[str]
+    at_once: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     cells = [Hungry(most, at_once) for most in (9, 1, 9, 3)]
     done = [cell.most for cell in side_by_side.each_done(cells, "cuda", 4, None)]  # type: ignore[arg-type]
     assert done == [9, 9, 3, 1]
     assert at_once == [4, 2, 1]
-    assert "too little memory for 2 of them beside 3 others: they go on, 2 at once" in capsys.readouterr().err
+    assert "too little memory for 2 of them beside 3 others: they go on, 2 at once" in caplog.text
 
 
 def test_what_finds_no_memory_alone_ends_the_sweep(at_once: list[int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -10,6 +10,8 @@ from fedreel.errors import NoMemory
 from fedreel.machine.processes import cores, in_processes
 from fedreel.reproduce.cells import Cell
 from fedreel.reproduce.kept import Kept
+
+_log = logging.getLogger(__name__)
 
 
 def each_done(cells: Sequence[Cell], device: str, jobs: int, kept: Kept | None) -> Iterator[Cell]:
@@ -34,8 +36,8 @@ def each_done(cells: Sequence[Cell], device: str, jobs: int, kept: Kept | None) 
                 yield left[number]
             if again:
                 jobs = max(1, at_once // 2)
-                said = f"there was too little memory for {len(again)} of them beside {at_once - 1} others"
-                print(f"{said}: they go on, {jobs} at once", file=sys.stderr, flush=True)
+                short = "there was too little memory for %d of them beside %d others: they go on, %d at once"
+                _log.warning(short, len(again), at_once - 1, jobs)
             left = again
     finally:
         if kept:
