@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
-from fedreel.media.packets import opened
+from fedreel.media.packets import open_file, opened
 from fedreel.media.video import read
 from support.films import film
 from support.shared import SHARED
@@ -51,6 +52,17 @@ def test_a_title_in_another_encoding_is_no_fault(tmp_path: Path) -> None:
     assert content.count(b"Turnkunst") == 1
     path.write_bytes(content.replace(b"Turnkunst", b"T\xfcr\xd3ffner"))
     assert len(read(path)[0]) == 60
+
+
+@pytest.mark.parametrize(("version", "told"), [("18.1.0", {"metadata_errors": "replace"}), ("19.0.2", {})])
+def test_only_older_versions_of_pyav_are_told_about_encodings(
+    version: str, told: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr(av, "__version__", version)
+    monkeypatch.setattr(av, "open", lambda path, **settings: given.append(settings))
+    open_file(tmp_path / "a.mp4", options={})
+    assert given == [{"options": {}, **told}]
 
 
 def test_a_real_file_whose_title_is_in_another_encoding() -> None:

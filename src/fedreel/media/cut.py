@@ -20,7 +20,7 @@ from fedreel.errors import DataError
 from fedreel.machine.files import new_file
 from fedreel.machine.progress import Tell
 from fedreel.media.frames import Film, Span, Timeline, select_frames
-from fedreel.media.packets import reason
+from fedreel.media.packets import open_file, reason
 
 RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)  # what AAC can have
 FINEST = 100_000  # ticks a second; players do not all take finer ones
@@ -205,7 +205,7 @@ class _Sound:
     @classmethod
     def of(cls, video: Path, target: Any, spans: list[Span], base: Fraction) -> _Sound | None:
         """None for a video without sound that can be decoded."""
-        container = av.open(str(video), metadata_errors="replace")
+        container = open_file(video)
         streams = [s for s in container.streams.audio if s.codec_context is not None]
         if streams and streams[0].codec_context.sample_rate:
             return cls(container, streams[0], target, spans, base)

@@ -79,6 +79,15 @@ class Pictures:
         return ""
 
 
+def open_file(path: Path, **settings: Any) -> Any:
+    """Titles come in all encodings. PyAV takes any since 19, and no longer wants to be told."""
+    import av
+
+    if int(av.__version__.split(".")[0]) < 19:
+        settings["metadata_errors"] = "replace"
+    return av.open(str(path), **settings)
+
+
 @contextmanager
 def opened(path: Path, threads: int | None = None) -> Iterator[Pictures]:
     """The pictures of a file, decoded by so many threads [as many as pay]. Covers of sound files are no video."""
@@ -88,7 +97,7 @@ def opened(path: Path, threads: int | None = None) -> Iterator[Pictures]:
     if not path.is_file():
         raise DataError("there is no such video file", where=str(path))
     try:
-        container = av.open(str(path), options=LIMITS, metadata_errors="replace")  # titles come in all encodings
+        container = open_file(path, options=LIMITS)
     except (av.FFmpegError, OSError, ValueError) as error:
         raise unreadable(path, reason(error)) from error
     with container:
