@@ -1,12 +1,15 @@
 """Lays real clips out as owners who have labelled a few: for `fedreel reproduce recognition few --data OUT`.
 
-    python bench/few_clips.py VIDEO OUT [--users 8]
+    python bench/few_clips.py VIDEO OUT [--users 8] [--splits 4]
 
 VIDEO holds mlr511, utdmhad_depth and survfight. Each becomes folders SET-N with N of an owner's clips to learn from,
 the classes in turn, and up to 24 others of the same owner to test on: the same whatever N is. Owners are the first
 users of mlr511, the subjects of utdmhad_depth, and four made up for survfight. Each begins with another class, evenly
 spread, so that together they have all classes even where N is smaller than the number of these: `learned` is the share
-of test clips whose class somebody learns, which no top1 can exceed. The last line is one JSON object.
+of test clips whose class somebody learns, which no top1 can exceed. With --splits every SET-N has folders split-0,
+split-1, ..., one for each seed: what is learned from and tested on moves on through an owner's clips, in the order of
+the files. Neighbours may be of one film, so clips that are left over lie between the two, on both sides. The last line
+is one JSON object.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from itertools import chain, zip_longest
+from itertools import chain, product, zip_longest
 from pathlib import Path
 
 SIZES, TESTED, USERS, SITES = (8, 16, 32), 24, 8, 4
@@ -28,19 +31,23 @@ def main() -> None:
     parser.add_argument("video", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--users", type=int, default=USERS, help="how many of mlr511's twelve")
+    parser.add_argument(
+        "--splits", type=int, default=0, help="so many divisions into clips to learn from and to test on"
+    )
     args = parser.parse_args()
     counts: Counter[str] = Counter()
     shares: dict[str, float] = {}
     for name, owned in sets(args.video.resolve(), args.users).items():
-        for size in SIZES:
-            places = chosen(owned, size)
-            shares[f"{name}-{size}"] = learned(places)
+        for size, split in product(SIZES, range(args.splits) if args.splits else [None]):
+            places = chosen(owned, size, split, args.splits)
+            folder = f"{name}-{size}" if split is None else f"{name}-{size}/split-{split}"
+            shares[folder] = learned(places)
             for target, source in places.items():
-                place = args.out / f"{name}-{size}" / target
+                place = args.out / folder / target
                 place.parent.mkdir(parents=True, exist_ok=True)
                 if not place.is_symlink():
                     os.symlink(source, place)
-                counts[f"{name}-{size} {target.partition('/')[0]}"] += 1
+                counts[f"{folder} {target.partition('/')[0]}"] += 1
     for what, count in counts.items():
         print(f"{what:28} {count:5}")
     for what, share in shares.items():
@@ -60,11 +67,12 @@ def sets(video: Path, users: int) -> dict[str, Owned]:
         match = re.fullmatch(r"(a\d+)_(s\d+)_t\d+", path.stem)
         assert match, path
         found["depth"][match[2]][match[1]].append(path)
-    return found
+    return {name: owned for name, owned in found.items() if owned}
 
 
-def chosen(owned: Owned, size: int) -> dict[str, Path]:
-    """Where clips go. An owner's clips, the classes in turn: the last are tested on, the first learned from."""
+def chosen(owned: Owned, size: int, split: int | None = None, splits: int = 1) -> dict[str, Path]:
+    """Where clips go. An owner's clips, the classes in turn: the last are tested on, the first learned from; of a
+    `split` both begin further on, and what is left lies between them on both sides."""
     places = {}
     for number, (owner, classes) in enumerate(sorted(owned.items())):
         names = sorted(classes)
@@ -72,8 +80,13 @@ def chosen(owned: Owned, size: int) -> dict[str, Path]:
         turns = chain.from_iterable(zip_longest(*(classes[label] for label in names[first:] + names[:first])))
         clips = [path for path in turns if path is not None]
         labels = {path: label for label, paths in classes.items() for path in paths}
-        for split, some in (("train", clips[:size]), ("test", clips[max(SIZES) :][-TESTED:])):
-            places |= {f"{split}/{owner}/{labels[path]}/{path.name}": path for path in some}
+        end = len(clips)
+        if split is not None:
+            begin = split * len(clips) // splits
+            clips = clips[begin:] + clips[:begin]
+            end -= (len(clips) - max(SIZES) - TESTED) // 2
+        for part, some in (("train", clips[:size]), ("test", clips[max(SIZES) : end][-TESTED:])):
+            places |= {f"{part}/{owner}/{labels[path]}/{path.name}": path for path in some}
     return places
 
 

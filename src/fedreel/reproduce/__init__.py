@@ -25,7 +25,7 @@ from fedreel.reproduce.claims import judged
 from fedreel.reproduce.equal_time import model_of, round_seconds, rounds_within, timing, to_time
 from fedreel.reproduce.kept import Kept, Line, line_of, open_kept
 from fedreel.reproduce.side_by_side import each_done
-from fedreel.reproduce.spec import Choose, Metrics, Row, Scale, Table
+from fedreel.reproduce.spec import SEED, Choose, Metrics, Row, Scale, Table
 from fedreel.reproduce.twins import check_apart
 from fedreel.systems import System, systems
 
@@ -341,7 +341,8 @@ def _settings(spec: Table, size: Scale, row: Row, seed: int) -> dict[str, Any]:
         settings |= changed if row.has(text) else {}
     method = settings.get("method.name", load_recipe(size.recipe).method["name"])
     over = {key: value for key, value in size.over.items() if key.partition(".")[0] != "method" or knows(method, key)}
-    return settings | {**dict.fromkeys(spec.follow, seed), **over}
+    settings |= {**dict.fromkeys(spec.follow, seed), **over}
+    return {key: value.replace(SEED, str(seed)) if isinstance(value, str) else value for key, value in settings.items()}
 
 
 def _mean_sd(by_seed: Sequence[float | None], factor: float) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from fedreel.config import Recipe
 
 Metrics = dict[str, float]
 Only = Literal["", "playground", "data"]
+SEED = "{seed}"  # in a row's settings: the seed of each cell
 
 
 @dataclass(frozen=True)
