@@ -142,8 +142,9 @@ def clips(rounds: int) -> dict[str, float]:
 
 @contextmanager
 def counting(passed: Counter[str]) -> Iterator[None]:
-    """Within it, bytes that operations on tensors read, write and newly take, here and where checkpoints are written;
-    those of operations that only look at memory in another way are none."""
+    """Within it, bytes that operations on tensors read, write and newly take, here and where checkpoints are written.
+    All that an operation is given counts as read, also where it is only written to; operations that look at memory in
+    another way move nothing."""
     from torch import Tensor
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves

@@ -103,7 +103,7 @@ class Admission:
     def _check_number(self, order: Order, name: str, value: float, may: Declared) -> None:
         if may.kinds[name] in TENSORS:
             raise Refused("names", f"'{name}' should be a tensor, found a number")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise Refused("not-finite", f"number '{name}' is {plain(str(value), 60)}")
         low, high = may.range(name, self.max_count)
         if not low <= value <= high:
@@ -171,7 +171,7 @@ class Yardstick:
     def moved(self, order: Order, weights: Weights) -> Moved:
         """Of several models that were sent, the nearest counts."""
         apart = {name: weights.apart(sent) for name, sent in order.models.items()}
-        model = min(apart, key=apart.__getitem__)
+        model = next(iter(apart)) if len(apart) == 1 else min(apart, key=apart.__getitem__)
         return Moved(weights, model, *apart[model])
 
     def lengths(self, sent: Weights) -> tuple[float, float]:
@@ -215,6 +215,8 @@ def agreeing(replies: Sequence[R], kinds: dict[str, str]) -> tuple[list[R], list
 
 
 def _check_names(reply: Reply, may: Declared) -> None:
+    if not reply.tensors and reply.numbers.keys() == may.kinds.keys():
+        return
     found = {*reply.numbers, *reply.tensors}
     extra, missing = sorted(found - {*may.kinds}), sorted({*may.kinds} - found - may.optional)
     if extra or missing or len(found) < len(reply.numbers) + len(reply.tensors):
