@@ -64,6 +64,10 @@ def test_what_a_client_costs_is_counted() -> None:
     assert last_line("host_cost.py", "--engine", "local", "--rounds", "1", warm=True) > 0
 
 
+def test_a_round_is_taken_apart() -> None:
+    assert last_line("round_cost.py", "--part", "stacked", "--rounds", "1", warm=True)["milliseconds"] > 0
+
+
 def test_those_for_gpus_find_what_they_import() -> None:
     assert last_line("-c", "import step_kernels; print('{}')", warm=True) == {}  # it imports the others
 

@@ -167,3 +167,24 @@ def full(work: object, order: Order) -> object:
     with patch.context() as inside:
         inside.setattr(os, "write", half)
         return work(order)  # type: ignore[operator]
+
+
+def test_lines_are_written_while_those_before_are_forced_to_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forced is all that was there when that began, and the chain may be closed meanwhile."""
+    chain = Chain(tmp_path / "ledger.jsonl")
+    chain.append([{"kind": "departure", "n": 0}])
+    forced: list[int] = []
+    fsync = os.fsync
+
+    def slow(handle: int) -> None:
+        chain.append([{"kind": "departure", "n": 1}])  # would wait for ever if the chain were held
+        chain.close()
+        forced.append(os.fstat(handle).st_ino)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    chain.sync()
+    assert forced == [(tmp_path / "ledger.jsonl").stat().st_ino]
+    assert verify(tmp_path / "ledger.jsonl").lines == 2

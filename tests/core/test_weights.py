@@ -134,3 +134,44 @@ def test_recurrent_layers_leave_their_tensors_where_they_are(monkeypatch: pytest
     torch.func.functional_call(model, others, steps)
     model(steps)
     assert still_bound(model, weights)
+
+
+def test_what_is_trained_is_compared_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a copy of it, in double precision; also where a CPU goes piece by piece."""
+    net = nn.Sequential(nn.Linear(40, 30), nn.BatchNorm1d(30), nn.Linear(30, 20).bfloat16(), nn.BatchNorm1d(20))
+    a = bind(net)
+    b = a.map(lambda flat: flat + torch.randn(flat.shape).to(flat.dtype) * (flat != 0))
+    for piece in (1 << 18, 48):
+        monkeypatch.setattr("fedreel.core.weights._PIECE", piece)
+        for one, other in ((a, b), (a.trained, b.trained)):
+            squares = {t.name: (one[t.name].double() - other[t.name].double()).square().sum() for t in floats(one)}
+            trained = [squares[t.name] for t in floats(one) if t.trained]
+            expected = (float(sum(squares.values())) ** 0.5, float(sum(trained)) ** 0.5)
+            assert one.apart(other) == pytest.approx(expected, rel=1e-5)
+            zero = 0.0 * one
+            assert one.lengths == pytest.approx(one.apart(zero), rel=1e-5)
+            assert one.lengths[0] == pytest.approx(one.norm(), rel=1e-5)
+    assert a.apart(b)[0] > a.apart(b)[1] > 0  # statistics have moved too
+    assert Weights.zeros(Layout([])).apart(Weights.zeros(Layout([]))) == (0.0, 0.0)
+
+
+def test_a_part_that_is_taken_has_nothing_between_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that it is given may hold anything; norms go over all of it."""
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, **kind: empty(*size, **kind).fill_(77))
+    whole = bind(nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)))
+    part = whole.take(whole.layout.trained)
+    expected = Weights.zeros(whole.layout.trained)
+    expected.fill(whole)
+    assert all(torch.equal(part.flat[d], flat) for d, flat in expected.flat.items())
+
+
+def floats(weights: Weights) -> list[TensorInfo]:
+    return [t for t in weights.layout.tensors if t.dtype.is_floating_point]
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.3, -2.0, 0.0])
+def test_a_move_toward_other_weights_is_the_sum_to_the_bit(rate: float) -> None:
+    a, b = (bind(nn.Sequential(nn.Linear(7, 5), nn.BatchNorm1d(5), nn.Linear(5, 2).half())) for _ in range(2))
+    b.flat[torch.int64] += 3
+    assert a.toward(b, rate).equal(a + rate * (b - a))

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from fedreel.config import TrainConfig
 from fedreel.core.task import Outputs
 from fedreel.engines import on_gpu, step_size
-from fedreel.engines.on_gpu import choose
+from fedreel.engines.on_gpu import AT_ONCE, choose, lanes
 from fedreel.engines.step_size import StepSize, measured_step
 from fedreel.methods.fedavg import FedAvg
 from support.stacked import EqualPoints, Masks
@@ -75,6 +75,7 @@ def test_a_step_that_cannot_be_made_counts_as_none(tmp_path: Path) -> None:
         (201, 40, "vector", "clients are stacked (engine vector)"),
         (200, 40, "streams", "4 clients are trained side by side (engine streams)"),
         (200, 3, "streams", "3 clients are trained side by side (engine streams)"),
+        (200, 5, "streams", "5 clients are trained side by side (engine streams)"),
         (201, 1, "local", ""),
         (200, 1, "local", ""),
     ],
@@ -111,3 +112,15 @@ def test_no_more_side_by_side_than_there_is_memory_for(tmp_path: Path, monkeypat
         monkeypatch.setattr(on_gpu, "_free_memory", lambda device, free=free: float(free))
         with closing(choose(worker, 40)) as engine:
             assert engine.slots == slots
+
+
+def test_the_last_clients_of_a_round_are_not_left_alone() -> None:
+    """By brute force: no other number of lanes takes fewer turns and has fewer of them empty in the last one."""
+    for cohort in range(1, 200):
+        for most in (1, 2, 3, 4, 8, 1000):
+            found = lanes(cohort, most)
+            turns = -(-cohort // found)
+            assert 1 <= found <= min(most, cohort, AT_ONCE + 2)
+            assert not any(-(-cohort // fewer) <= turns for fewer in range(1, found))
+            assert turns * found - cohort < turns  # nobody waits for more than one place
+    assert [lanes(cohort, 1000) for cohort in (4, 5, 6, 8, 9, 10, 40)] == [4, 5, 3, 4, 5, 5, 4]

@@ -46,10 +46,11 @@ def test_distances_are_those_of_each_model_and_are_taken_once(monkeypatch: pytes
     monkeypatch.setattr(Rows, "_squares", lambda self, *run: (taken.append(1), squares(self, *run))[1])
     for client in range(3):
         assert rows[client].distance(sent) == pytest.approx(alone(rows, client).distance(sent), rel=1e-6)
-    assert len(taken) == 2, "float32 and bfloat16, once for all"
+    assert len(taken) == len(sent.layout.stretches), "once for all"
     trained = sent.trained
     for client in range(3):
-        assert rows[client].trained_distance(trained) == pytest.approx(alone(rows, client).trained.distance(trained))
+        assert rows[client].apart(sent)[1] == pytest.approx(alone(rows, client).trained.distance(trained), rel=1e-6)
+    assert len(taken) == len(sent.layout.stretches)
 
 
 def test_distances_that_were_taken_ahead_are_not_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:

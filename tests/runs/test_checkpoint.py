@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -180,3 +181,60 @@ def test_a_checkpoint_of_an_earlier_version_lists_its_names(tmp_path: Path) -> N
     again = Checkpoints(tmp_path).load(CPU)
     assert again is not None
     assert again[0].trained == {"a", "b"}
+
+
+def test_snapshots_that_share_memory_are_those_of_their_own_moments(tmp_path: Path) -> None:
+    """Whatever becomes of the federation between two moments: values change in place, others come, forms change."""
+    store, before = Checkpoints(tmp_path), None
+    for r in range(1, 6):
+        now = progress(r)
+        now.memory |= {f"new {r}": torch.arange(r), "grows": torch.arange(r), "t": torch.eye(2).t() * r}
+        before = Snapshot.of(now, {"metrics": r}, before)
+        expected = progress_copied(now)
+        for value in (*now.models.values(), *now.memory["past"]):
+            value.put(0.0 * value)  # after that moment
+        now.memory["grows"].zero_()
+        store.save(before)
+        loaded = Checkpoints(tmp_path).load(CPU)
+        assert loaded is not None
+        assert same(vars(expected), vars(loaded[0]))
+
+
+def test_the_memory_of_a_snapshot_is_used_again() -> None:
+    first = Snapshot.of(progress(1), {"metrics": 1})
+    places = {path: [t.data_ptr() for t in flat_of(copy)] for path, copy in first.copies.items()}
+    second = Snapshot.of(progress(2), {"metrics": 2}, first)
+    assert places == {path: [t.data_ptr() for t in flat_of(copy)] for path, copy in second.copies.items()}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_what_lies_on_a_gpu_comes_back_from_snapshots_that_share_memory(tmp_path: Path) -> None:
+    store, before = Checkpoints(tmp_path), None
+    for r in range(1, 5):
+        now = progress(r)
+        now.models = {name: w.to("cuda") for name, w in now.models.items()}
+        before = Snapshot.of(now, {"metrics": r}, before)
+        expected = {name: w.clone() for name, w in now.models.items()}
+        for weights in now.models.values():
+            weights.put(0.0 * weights)
+        store.save(before)
+        assert all(t.is_pinned() for path in now.models for t in flat_of(before.brought[f"models/{path}"]))
+        loaded = Checkpoints(tmp_path).load(torch.device("cuda"))
+        assert loaded is not None
+        assert same(expected, loaded[0].models)
+
+
+def progress_copied(now: ServerState) -> ServerState:
+    return ServerState(now.round, copied(now.models), copied(now.memory), now.totals, now.refused, now.metrics)
+
+
+def copied(value: Any) -> Any:
+    if isinstance(value, Weights | torch.Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {name: copied(v) for name, v in value.items()}
+    return [copied(v) for v in value] if isinstance(value, list) else value
+
+
+def flat_of(value: Weights | torch.Tensor) -> list[torch.Tensor]:
+    return [*value.flat.values()] if isinstance(value, Weights) else [value]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeVar
 
 from torch import Tensor
@@ -105,7 +103,7 @@ class Admission:
     def _check_number(self, order: Order, name: str, value: float, may: Declared) -> None:
         if may.kinds[name] in TENSORS:
             raise Refused("names", f"'{name}' should be a tensor, found a number")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise Refused("not-finite", f"number '{name}' is {plain(str(value), 60)}")
         low, high = may.range(name, self.max_count)
         if not low <= value <= high:
@@ -140,7 +138,7 @@ class Admission:
         if not all(bool(v.isfinite().all()) for v in values if v.is_floating_point()):
             raise Refused("not-finite", f"NaN or infinity in '{name}'")
         if isinstance(tensor, Weights):
-            bound = self.max_change * (1.0 + self._yardstick.known(next(iter(order.models.values()), tensor)).length)
+            bound = self.max_change * (1.0 + self._yardstick.lengths(next(iter(order.models.values()), tensor))[0])
             if order.kind == TRAIN and (norm := tensor.norm()) > bound:
                 raise Refused("norm", f"'{name}' is {norm:.3g} long, the bound is {bound:.3g}")
         elif kind in RANGES and tensor.numel():
@@ -157,47 +155,30 @@ class Admission:
         if not math.isfinite(moved.change):
             bad = [n for n, t in weights.items() if t.is_floating_point() and not bool(t.isfinite().all())]
             raise Refused("not-finite", f"NaN or infinity in {', '.join(bad[:3]) or 'the sum of squares'}")
-        sent = self._yardstick.known(order.models[moved.model])
-        all_trained = sent.trained is sent.weights
-        _check_move(moved.change, sent.length, self.max_change if all_trained else max(self.max_change, LOOSE))
+        length, trained = self._yardstick.lengths(order.models[moved.model])
+        all_trained = self.travelling.trained is self.travelling
+        _check_move(moved.change, length, self.max_change if all_trained else max(self.max_change, LOOSE))
         if not all_trained:
-            _check_move(moved.trained, sent.trained_length, self.max_change)
+            _check_move(moved.trained, trained, self.max_change)
 
 
 class Yardstick:
     """How far models are from what was sent. Most orders of a round share one model, so the last is remembered."""
 
     def __init__(self) -> None:
-        self._last: _Sent | None = None
+        self._last: tuple[Weights, tuple[float, float]] | None = None
 
     def moved(self, order: Order, weights: Weights) -> Moved:
         """Of several models that were sent, the nearest counts."""
-        apart = {name: weights.distance(sent) for name, sent in order.models.items()}
-        model = min(apart, key=apart.__getitem__)
-        sent = self.known(order.models[model])
-        whole = sent.trained is sent.weights
-        return Moved(weights, model, apart[model], apart[model] if whole else weights.trained_distance(sent.trained))
+        apart = {name: weights.apart(sent) for name, sent in order.models.items()}
+        model = next(iter(apart)) if len(apart) == 1 else min(apart, key=apart.__getitem__)
+        return Moved(weights, model, *apart[model])
 
-    def known(self, sent: Weights) -> _Sent:
-        if self._last is None or self._last.weights is not sent:
-            self._last = _Sent(sent, sent if sent.layout.trained == sent.layout else sent.trained)
-        return self._last
-
-
-@dataclass(frozen=True)
-class _Sent:
-    """A model that went out, and what is trained of it: this very one if that is all."""
-
-    weights: Weights
-    trained: Weights
-
-    @cached_property
-    def length(self) -> float:
-        return self.weights.norm()
-
-    @cached_property
-    def trained_length(self) -> float:
-        return self.trained.norm()
+    def lengths(self, sent: Weights) -> tuple[float, float]:
+        """Of a model that went out, and of what is trained of it."""
+        if self._last is None or self._last[0] is not sent:
+            self._last = sent, sent.lengths
+        return self._last[1]
 
 
 def _check_move(change: float, length: float, most: float) -> None:
@@ -234,6 +215,8 @@ def agreeing(replies: Sequence[R], kinds: dict[str, str]) -> tuple[list[R], list
 
 
 def _check_names(reply: Reply, may: Declared) -> None:
+    if not reply.tensors and reply.numbers.keys() == may.kinds.keys():
+        return
     found = {*reply.numbers, *reply.tensors}
     extra, missing = sorted(found - {*may.kinds}), sorted({*may.kinds} - found - may.optional)
     if extra or missing or len(found) < len(reply.numbers) + len(reply.tensors):

@@ -63,8 +63,11 @@ class Chain:
             self._end, self._last = end + len(text), last
 
     def sync(self) -> None:
-        """Force all to disk."""
+        """Force all to disk. What comes meanwhile is not held up, unless the end is to be noted."""
         if self._handle is None:
+            return
+        if self.head is None:
+            self._force()
             return
         with self._lock, _Held(self._handle) as handle:
             try:
@@ -74,6 +77,18 @@ class Chain:
                     write_atomic(self.head, json.dumps({"bytes": end, "last": last}))
             except OSError as error:
                 raise _no_room(self.path, error) from error
+
+    def _force(self) -> None:
+        with self._lock:
+            if self._handle is None:
+                return
+            handle = os.dup(self._handle)  # whoever closes the chain does not close this
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            raise _no_room(self.path, error) from error
+        finally:
+            os.close(handle)
 
     def close(self) -> None:
         if self._handle is not None:

@@ -37,7 +37,7 @@ class Disclosure:
         if count == len(pool):
             return [*pool]
         chosen = np.random.default_rng([self.seed, 0x5A3B1E, round]).choice(len(pool), count, replace=False)
-        return [pool[i] for i in sorted(chosen)]
+        return [pool[i] for i in sorted(chosen.tolist())]
 
     def averages(
         self, updates: Iterable[Update], sent: Weights, by: Sequence[str], make: Callable[[], Aggregator], round: int

@@ -240,14 +240,15 @@ class Door:
         together: tuple[str, ...] = (),
         epsilon: float | None = None,
     ) -> None:
-        for what, names in (("number", reply.numbers), ("tensor", reply.tensors)):
-            for name in names:
-                if name not in declared:
-                    raise FedreelError(
-                        f"the {what} '{name}' was not declared and may not leave the client",
-                        expected=", ".join(declared),
-                        hint="declare it in the method's or task's `sends`",
-                    )
-        kinds = {**kinds, **{name: declared[name] for name in (*reply.numbers, *reply.tensors)}}
+        names = [*reply.numbers, *reply.tensors]
+        for name in names:
+            if name not in declared:
+                what = "number" if name in reply.numbers else "tensor"
+                raise FedreelError(
+                    f"the {what} '{name}' was not declared and may not leave the client",
+                    expected=", ".join(declared),
+                    hint="declare it in the method's or task's `sends`",
+                )
+        kinds = {**kinds, **{name: declared[name] for name in names}}
         self.policy.check(kinds, reply.nbytes, reply.numbers.get("samples"))
         self.ledger.write(order, reply, kinds, together, epsilon)

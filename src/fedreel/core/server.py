@@ -69,6 +69,7 @@ class Server:
     ) -> None:
         self.progress, self.seed = progress, seed
         self._blueprint, self._watchers, self._public, self._make_training = blueprint, watchers, public, training
+        self._told = [w for w in watchers if type(w).client_is is not Watcher.client_is]  # who wants to know of clients
         self._trainings: dict[tuple[Supervision, float], ServerTraining] = {}
 
     @property
@@ -175,5 +176,5 @@ class Server:
             watcher.client_done(self.round, done, failed, total, loss, nbytes)
 
     def tell_state(self, client: str, state: str) -> None:
-        for watcher in self._watchers:
+        for watcher in self._told:
             watcher.client_is(client, state)

@@ -112,8 +112,12 @@ class Update:
 
     @property
     def nbytes(self) -> int:
-        beside = sum(map(_size, (*self.means.values(), *self.tensors.values()))) if self.means or self.tensors else 0
-        return (self.weights.nbytes + beside if self.carried is None else self.carried) + 8 * len(self.numbers)
+        carried = self.carried
+        if carried is None:
+            carried = self.weights.layout.nbytes
+            if self.means or self.tensors:
+                carried += sum(map(_size, (*self.means.values(), *self.tensors.values())))
+        return carried + 8 * len(self.numbers)
 
 
 @dataclass(slots=True)

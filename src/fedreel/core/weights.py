@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ from fedreel.core.frozen import is_frozen
 from fedreel.errors import FedreelError
 
 _ALIGN = 16  # elements; keeps every tensor on a 64-byte boundary, where CPU kernels are fastest
+_PIECE = 1 << 18  # elements that a CPU compares at once: their differences stay in its cache
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,22 @@ class Layout:
         parts = dict.fromkeys(t.part for t in self.trained.tensors)
         return {part: self.trained.only(lambda t, part=part: t.part == part) for part in parts}  # type: ignore[misc]
 
+    @cached_property
+    def stretches(self) -> list[tuple[torch.dtype, int, int, bool]]:
+        """Floating-point numbers that lie together, all of them trained or none: (dtype, start, end, which it is)."""
+        found: list[tuple[torch.dtype, int, int, bool]] = []
+        last: dict[torch.dtype, int] = {}  # of each dtype
+        for t, start in self.place.values():
+            if not t.dtype.is_floating_point:
+                continue
+            end, before = start + -(-max(t.size, 1) // _ALIGN) * _ALIGN, last.get(t.dtype)
+            if before is not None and found[before][3] == t.trained:
+                found[before] = (t.dtype, found[before][1], end, t.trained)
+            else:
+                last[t.dtype] = len(found)
+                found.append((t.dtype, start, end, t.trained))
+        return found
+
     def only(self, keep: Callable[[TensorInfo], bool]) -> Layout:
         """The layout of the tensors for which `keep` holds; this very layout if that is all of them."""
         kept = [t for t in self.tensors if keep(t)]
@@ -180,7 +198,7 @@ class Weights(Mapping[str, Tensor]):
         if layout == self.layout:
             return self.clone()
         device = next(iter(self.flat.values())).device if self.flat else "cpu"
-        part = Weights.zeros(layout, device)
+        part = Weights(layout, {d: torch.empty(n, dtype=d, device=device) for d, n in layout.sizes.items()})
         for dtype, here, there, n in self.layout.runs(layout):
             part.flat[dtype][there : there + n].copy_(self.flat[dtype][here : here + n])
         return part
@@ -196,19 +214,26 @@ class Weights(Mapping[str, Tensor]):
 
     def distance(self, other: Weights) -> float:
         """L2 distance over the floating-point tensors; not finite if any of them is not."""
-        self._check(other)
-        square = 0.0
-        for dtype, mine in self.flat.items():
-            if dtype.is_floating_point:
-                theirs = other.flat[dtype]
-                if dtype.itemsize < 4:
-                    mine, theirs = mine.float(), theirs.float()
-                square += float(torch.dist(mine, theirs)) ** 2
-        return square**0.5
+        return self.apart(other)[0]
 
-    def trained_distance(self, trained: Weights) -> float:
-        """L2 distance of what gradients move here from `trained`, which is only that."""
-        return self.trained.distance(trained)
+    def apart(self, other: Weights) -> tuple[float, float]:
+        """L2 distances over the floating-point tensors, and over those of them that gradients move. The first is not
+        finite if any number is not."""
+        self._check(other)
+        return self._lengths(lambda d, start, end: _dist(self.flat[d][start:end], other.flat[d][start:end]))
+
+    @property
+    def lengths(self) -> tuple[float, float]:
+        """L2 norms, of all and of what gradients move."""
+        return self._lengths(lambda d, start, end: self.flat[d][start:end].float().norm())
+
+    def _lengths(self, norm: Callable[[torch.dtype, int, int], Tensor]) -> tuple[float, float]:
+        """Of what `norm` finds for each stretch, with one wait for a device."""
+        stretches = self.layout.stretches
+        norms = [norm(d, start, end) for d, start, end, _ in stretches]
+        found = torch.stack([n.double() for n in norms]).square().tolist() if norms else []
+        trained = sum(square for square, (*_, is_trained) in zip(found, stretches) if is_trained)
+        return math.sqrt(sum(found)), math.sqrt(trained)
 
     def distances(self, other: Weights) -> dict[str, float]:
         """L2 distance of what is trained, part by part of the model."""
@@ -248,6 +273,10 @@ class Weights(Mapping[str, Tensor]):
         }
         return Weights(self.layout, flat)
 
+    def toward(self, other: Weights, rate: float) -> Weights:
+        """`self + rate * (other - self)`, to the bit, with one new model and not three."""
+        return self.map(lambda mine, theirs: (theirs - mine).mul_(rate).add_(mine), other)
+
     def with_state_of(self, other: Weights) -> Weights:
         """These parameters, the other's statistics, buffers and counters: a server's step (momentum, a rate) moves
         parameters; extrapolating a running variance could make it negative."""
@@ -261,6 +290,14 @@ class Weights(Mapping[str, Tensor]):
         if other.layout != self.layout:
             differ = sorted({t.name for t in self.layout.tensors} ^ {t.name for t in other.layout.tensors})
             raise ValueError(f"these weights have other tensors: {', '.join(differ[:3]) or 'the same names'}")
+
+
+def _dist(mine: Tensor, theirs: Tensor) -> Tensor:
+    if mine.dtype.itemsize < 4:
+        mine, theirs = mine.float(), theirs.float()
+    if mine.device.type != "cpu" or len(mine) <= _PIECE:
+        return torch.dist(mine, theirs)
+    return torch.stack(list(map(torch.dist, mine.split(_PIECE), theirs.split(_PIECE)))).double().norm()
 
 
 def bind(model: nn.Module) -> Weights:

@@ -15,7 +15,7 @@ from fedreel.engines.step_size import measured_step
 from fedreel.engines.streams import StreamsEngine
 from fedreel.engines.vector import VectorEngine
 
-AT_ONCE = 4  # clients side by side
+AT_ONCE = 4  # clients side by side, or nearly so many
 SHARE = 0.5  # of the GPU's free memory that they may take
 
 
@@ -23,7 +23,7 @@ def choose(worker: Worker, cohort: int) -> LocalEngine:
     """`vector` for small steps that can be stacked, `streams` for others if several fit, `local` where clients come one
     at a time."""
     size = measured_step(worker)
-    side_by_side = min(AT_ONCE, cohort, int(SHARE * _free_memory(worker.device) // max(size.memory, 1)))
+    side_by_side = lanes(cohort, int(SHARE * _free_memory(worker.device) // max(size.memory, 1)))
     engine, name = LocalEngine(worker), "local"
     if size.small and cohort > 1 and (size.brief or _stacks(worker)):
         engine, name = VectorEngine(worker), "vector"
@@ -33,6 +33,13 @@ def choose(worker: Worker, cohort: int) -> LocalEngine:
         engine.why = f"{size}: {side_by_side} clients are trained side by side (engine streams)"
     engine.chosen = name
     return engine
+
+
+def lanes(cohort: int, most: int) -> int:
+    """How many clients are trained side by side, `most` or fewer, so that the last ones are about as many as those
+    before them: of five clients four at once and one alone would take longer than five at once."""
+    turns = max(1, round(cohort / AT_ONCE), -(-cohort // max(1, most)))
+    return -(-cohort // turns)
 
 
 def _stacks(worker: Worker) -> bool:

@@ -198,7 +198,9 @@ class VectorEngine(LocalEngine):
         ask.client.times += fitted.times
         if worker.config.keep_optimizer:
             ask.client.state.keep(worker.optimizers.group(ask.optimizer), trained.kept(row))
-        return worker.leave(ask.client, order, trained.rows[row], trained.travelling[row])
+        whole = trained.rows[row]
+        leaving = whole if trained.travelling is trained.rows else trained.travelling[row]
+        return worker.leave(ask.client, order, whole, leaving)
 
     def _go_on(self, trained: Trained, row: int, order: Order) -> Reply:
         """All that the method does, with a first training that is done already. Further ones are the client's own."""

@@ -34,12 +34,14 @@ class FedVSSL(Method):
         for _ in fed.rounds():
             by_samples, by_loss = fed.averages(fed.sample(), fed.weights, by=("samples", "loss"))
             mixed = _mean((by_samples.weights, 1 - self.alpha), (by_loss.weights, self.alpha))
-            moved = (fed.weights + self.server_lr * (mixed - fed.weights)).with_state_of(mixed)
+            moved = fed.weights.toward(mixed, self.server_lr).with_state_of(mixed)
             fed.weights = _mean((moved, 1.0), *((w, 1.0) for w in past))
             past[:] = [fed.weights, *past][: self.beta]
 
 
 def _mean(*weighted: tuple[Weights, float]) -> Weights:
+    if len(weighted) == 1:
+        return weighted[0][0]
     mean = Mean()
     for weights, weight in weighted:
         mean.add(weights, weight)

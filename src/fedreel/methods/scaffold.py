@@ -31,7 +31,7 @@ class SCAFFOLD(Method):
         for _ in fed.rounds():
             average = fed.average(fed.sample(), fed.weights, by="equal", control=c)
             y = average.weights
-            fed.weights = (fed.weights + self.server_lr * (y - fed.weights)).with_state_of(y)
+            fed.weights = fed.weights.toward(y, self.server_lr).with_state_of(y)
             share = average.count / len(fed.clients)
             c = fed.memory["control"] = c + share * average.tensors("control")
 

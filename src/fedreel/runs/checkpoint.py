@@ -4,8 +4,9 @@ change any more, lie beside these folders and are written once."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,19 +35,23 @@ _DAMAGE = (
 @dataclass(frozen=True)
 class Snapshot:
     """A federation at one moment, copied, so that it can be written while the next round is under way. The copies lie
-    where the models do: whoever writes them brings them here from a GPU, and nobody else waits for that."""
+    where the models do: whoever writes them brings them here from a GPU, and nobody else waits for that. Their memory
+    is handed on from snapshot to snapshot: a system takes longer to find it than to fill it."""
 
     round: int
     copies: dict[str, Weights | Tensor]
     content: dict[str, Any]
     versions: dict[str, Version] = field(default_factory=dict)
     trained: Roll = field(default_factory=Roll)  # it goes on growing: `content` says how many names count
+    brought: dict[str, Weights | Tensor] = field(default_factory=dict)  # on the host, of copies on a GPU
+    stream: torch.cuda.Stream | None = None  # on which they are brought: always the same, PyTorch has few of them
+    ready: torch.cuda.Event | None = None  # when the GPU has made the copies
 
     @staticmethod
-    def of(progress: ServerState, marks: dict[str, int]) -> Snapshot:
-        """`marks` are positions in other files of the run (how long the metrics were at this moment)."""
-        copies: dict[str, Weights | Tensor] = {}
-        aside = _Aside(copies)
+    def of(progress: ServerState, marks: dict[str, int], before: Snapshot | None = None) -> Snapshot:
+        """`marks` are positions in other files of the run (how long the metrics were at this moment); `before` is a
+        snapshot that is written, and that nobody needs any more."""
+        aside = _Aside({}, {} if before is None else before.copies)
         state = {
             "round": progress.round,
             "models": aside.strip(progress.models, "models"),
@@ -58,15 +63,31 @@ class Snapshot:
             "marks": marks,
         }
         content = {"state": state, "layouts": aside.layouts, "versions": [*aside.versions]}
-        return Snapshot(progress.round, copies, content, aside.versions, progress.trained)
+        brought, stream = ({}, None) if before is None else (before.brought, before.stream)
+        gpu = next((t.device for copy in aside.copies.values() for t in _flat(copy) if t.is_cuda), None)
+        ready = None if gpu is None else torch.cuda.current_stream(gpu).record_event()
+        stream = None if gpu is None else stream or torch.cuda.Stream(gpu)
+        return Snapshot(progress.round, aside.copies, content, aside.versions, progress.trained, brought, stream, ready)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """On the host, by path and name."""
-        here = {path: copy.to("cpu") for path, copy in self.copies.items()}
+        here = self.copies if self.stream is None else self._from_gpu(self.stream)
         loose = {path: copy.contiguous() for path, copy in here.items() if isinstance(copy, Tensor)}
         packed = {path: copy for path, copy in here.items() if isinstance(copy, Weights)}
         return loose | {f"{path}/{name}": t for path, weights in packed.items() for name, t in weights.items()}
+
+    def _from_gpu(self, stream: torch.cuda.Stream) -> dict[str, Weights | Tensor]:
+        """The copies in memory that a GPU writes by itself, on a stream of its own: training is not held up."""
+        for path in self.brought.keys() - self.copies.keys():
+            del self.brought[path]
+        assert self.ready is not None
+        stream.wait_event(self.ready)
+        with torch.cuda.stream(stream):
+            for path, copy in self.copies.items():
+                self.brought[path] = _copied(copy, self.brought.get(path), torch.device("cpu"))
+        stream.synchronize()
+        return self.brought
 
 
 class Checkpoints:
@@ -108,7 +129,8 @@ class Checkpoints:
         return None
 
     def _numbers(self) -> list[int]:
-        return sorted(int(p.name) for p in self.folder.glob("*") if p.name.isdecimal() and p.name.isascii())
+        names = os.listdir(self.folder) if self.folder.is_dir() else []
+        return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
 
     def _read(self, path: Path, device: torch.device) -> tuple[ServerState, dict[str, int]]:
         tensors = load_file(path / "tensors.safetensors", device=str(device))
@@ -128,6 +150,7 @@ class _Aside:
     """What of a state is no JSON, and goes aside."""
 
     copies: dict[str, Weights | Tensor]
+    spare: Mapping[str, Weights | Tensor]  # copies of earlier, whose memory may be used
     layouts: dict[str, list] = field(default_factory=dict)
     versions: dict[str, Version] = field(default_factory=dict)
 
@@ -137,10 +160,10 @@ class _Aside:
             self.versions[value.name] = value
             return {"$version": value.name, "layout": self._layout(value.weights)}
         if isinstance(value, Weights):
-            self.copies[path] = value.clone()  # even if it is held twice: a file's tensors must not share memory
+            self.copies[path] = _copied(value, self.spare.get(path))  # even if it is held twice: see `save_file`
             return {"$weights": path, "layout": self._layout(value)}
         if isinstance(value, Tensor):
-            self.copies[path] = value.detach().clone()
+            self.copies[path] = _copied(value.detach(), self.spare.get(path))
             return {"$tensor": path}
         if isinstance(value, dict):
             return {"$dict": [[k, self.strip(v, f"{path}/{k}")] for k, v in value.items()]}
@@ -180,3 +203,33 @@ class _Back:
             return self.version(value["$version"], layout)
         device = next(iter(self.tensors.values())).device if self.tensors else torch.device("cpu")
         return packed({n: self.tensors[f"{value['$weights']}/{n}"] for n in layout.place}, layout, device)
+
+
+def _copied(value: Weights | Tensor, spare: Weights | Tensor | None, device: torch.device | None = None) -> Any:
+    """A copy of the value, where it lies or on another device: in the memory of `spare`, if that is of this form."""
+    if spare is None or _form(spare) != _form(value, device):
+        spare = _like(value, device)
+    for mine, given in zip(_flat(spare), _flat(value)):
+        mine.copy_(given, non_blocking=True)
+    return spare
+
+
+def _like(value: Weights | Tensor, device: torch.device | None) -> Weights | Tensor:
+    """Memory for a copy; on the host such that a GPU writes to it by itself."""
+
+    def empty(t: Tensor) -> Tensor:
+        there = device or t.device
+        return torch.empty(t.shape, dtype=t.dtype, device=there, pin_memory=t.is_cuda and there.type == "cpu")
+
+    if isinstance(value, Tensor):
+        return empty(value)
+    return Weights(value.layout, {dtype: empty(flat) for dtype, flat in value.flat.items()})
+
+
+def _form(value: Weights | Tensor, device: torch.device | None = None) -> object:
+    layout = "" if isinstance(value, Tensor) else value.layout.id
+    return layout, [(t.shape, t.dtype, device or t.device) for t in _flat(value)]
+
+
+def _flat(value: Weights | Tensor) -> list[Tensor]:
+    return [value] if isinstance(value, Tensor) else [*value.flat.values()]

@@ -52,6 +52,7 @@ class RunDir(Watcher):
         self.checkpoints = Checkpoints(path / "checkpoint")
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
+        self._written: Snapshot | None = None  # the last one that was given to be written
         self._metrics: IO[bytes] = io.BytesIO()
         self.changed: list[str] = []
 
@@ -100,7 +101,7 @@ class RunDir(Watcher):
         it, what the clients wrote (`sync`). A round more than that is never ahead of the disk."""
         self.settle()
         self._metrics.flush()
-        snapshot = Snapshot.of(progress, {"metrics": self._metrics.tell()})
+        snapshot = self._written = Snapshot.of(progress, {"metrics": self._metrics.tell()}, self._written)
 
         def commit() -> None:
             sync()

@@ -22,7 +22,7 @@ class Rows:
     def __init__(self, layout: Layout, flat: dict[torch.dtype, Tensor]) -> None:
         self.layout, self.flat = layout, flat
         self.views = {dtype: f.unbind() for dtype, f in flat.items()}
-        self._distances: dict[str, _Distances] = {}  # by layout
+        self._distances: _Distances | None = None
         fit = all(f.is_cuda or f.nbytes <= FEW_BYTES for f in flat.values())
         self.compared_at_once = fit and any(dtype.is_floating_point for dtype in flat)
 
@@ -61,19 +61,24 @@ class Rows:
             for t, start in places
         }
 
-    def distances(self, other: Weights) -> list[float]:
-        """L2 distances of all clients from a model, or from a part of one, over the floating-point tensors. They are
-        taken once, with one wait for the device, and again if anybody has written to these models or to that one."""
-        kept = self._distances.get(other.layout.id)
+    def distances(self, other: Weights) -> list[tuple[float, float]]:
+        """L2 distances of all clients from a model, over the floating-point tensors and over those that are trained.
+        They are taken once, with one wait for the device, and again if anybody has written to these models or to that
+        one."""
+        kept = self._distances
         if kept is None or kept.other is not other or kept.written != self._written(other):
             kept = self.measure(other)
         return kept.values
 
     def measure(self, other: Weights) -> _Distances:
         """Have distances taken, without a wait for the device."""
-        square = torch.stack([self._squares(other, *run) for run in self._runs(other.layout)]).sum(0)
-        found = self._distances[other.layout.id] = _Distances(other, self._written(other), square.sqrt())
-        return found
+        some = next(iter(other.flat.values()))
+        squares = [torch.zeros(self.clients, dtype=torch.float64, device=some.device) for _ in range(2)]
+        for dtype, start, end, trained in self.layout.stretches:
+            squares[trained] += self._squares(other, dtype, start, end)
+        found = torch.stack([squares[0] + squares[1], squares[1]], 1).sqrt()
+        self._distances = _Distances(other, self._written(other), found)
+        return self._distances
 
     def _written(self, other: Weights) -> list[int]:
         return [t._version for t in (*self.flat.values(), *other.flat.values())]
@@ -82,13 +87,8 @@ class Rows:
     def clients(self) -> int:
         return len(next(iter(self.views.values())))
 
-    def _runs(self, part: Layout) -> list[tuple[torch.dtype, int, int, int]]:
-        whole = [(dtype, 0, 0, n) for dtype, n in self.layout.sizes.items()]
-        runs = whole if part == self.layout else self.layout.runs(part)
-        return [run for run in runs if run[0].is_floating_point]
-
-    def _squares(self, other: Weights, dtype: torch.dtype, here: int, there: int, n: int) -> Tensor:
-        mine, theirs = self.flat[dtype][:, here : here + n], other.flat[dtype][there : there + n]
+    def _squares(self, other: Weights, dtype: torch.dtype, start: int, end: int) -> Tensor:
+        mine, theirs = self.flat[dtype][:, start:end], other.flat[dtype][start:end]
         if dtype.itemsize < 4:
             mine, theirs = mine.float(), theirs.float()
         return torch.linalg.vector_norm(mine - theirs, dim=1).double().square()
@@ -103,10 +103,10 @@ class _Distances:
         self._until = torch.cuda.current_stream(found.device).record_event() if found.is_cuda else None
 
     @cached_property
-    def values(self) -> list[float]:
+    def values(self) -> list[tuple[float, float]]:
         if self._until is not None:
             self._until.synchronize()
-        return [float(value) for value in self._found.tolist()]
+        return [(whole, trained) for whole, trained in self._found.tolist()]
 
 
 class Row(Weights):
@@ -119,16 +119,11 @@ class Row(Weights):
         super().__init__(rows.layout, {dtype: views[client] for dtype, views in rows.views.items()})
         self._rows, self._client = rows, client
 
-    def distance(self, other: Weights) -> float:
+    def apart(self, other: Weights) -> tuple[float, float]:
         if not self._as_it_was:
-            return super().distance(other)
+            return super().apart(other)
         self._check(other)
         return self._rows.distances(other)[self._client]
-
-    def trained_distance(self, trained: Weights) -> float:
-        if not self._as_it_was or trained.layout != self.layout.trained:
-            return super().trained_distance(trained)
-        return self._rows.distances(trained)[self._client]
 
     @property
     def _as_it_was(self) -> bool:
