@@ -87,13 +87,13 @@ def _rows(sweep: Sweep, kept: Kept | None) -> Iterator[Planned]:
         wanted = _timings(sweep, row), sweep.tries(row)
         timings, tries = ([Part((cell.key,), known(cell)) for cell in cells] for cells in wanted)
         if all(part.line for part in (*timings, *tries)):
-            made = (chosen.cell(settled, seed) for seed in sweep.size.seeds)
+            made = [chosen.cell(settled, seed) for seed in sweep.size.seeds]
             cells = [Part((cell.key,), known(cell)) for cell in made]
-        else:  # known by what its settings come from, and how: of the same comes the same
-            rule = sweep.size.choose
+        else:  # known by what it is before anything is chosen, and by what that comes from: of the same comes the same
+            rule, made = sweep.size.choose, [sweep.cell(row, seed) for seed in sweep.size.seeds]
             by = [key for part in (*timings, *tries) for key in part.name]
             by += [rule.metric, *(function.__name__ for function in rule.derive)] if rule else []
-            cells = [Part((*by, f"seed {seed}"), {}) for seed in sweep.size.seeds]
+            cells = [Part((*by, cell.key), {}) for cell in made]
         yield Planned(sweep.table, row.label, tuple(timings), tuple(tries), tuple(cells))
 
 

@@ -29,6 +29,7 @@ class Row:
     untouched: tuple[str, ...] = ()  # settings that it leaves as they are, and that make it what it is
     run_as: str = ""  # the name of a row of another table that has the same settings: its cells are this row's, too
     as_long_as: str = ""  # the label of another row: it has as many rounds as fit into the time of that one's
+    chosen_by: Row | None = None  # a row with the same grid: what is best for that one is taken for this one, too
 
     @property
     def label(self) -> str:
