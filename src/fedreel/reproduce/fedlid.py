@@ -23,6 +23,7 @@ from fedreel.reproduce.fedlid_rows import (
     extra,
     options,
 )
+from fedreel.reproduce.fedlid_work import work
 from fedreel.reproduce.spec import Choose, Metrics, Row, Scale, Table
 from fedreel.tasks.image import analysis as image_runs
 
@@ -96,7 +97,7 @@ NOTES = (
     " ImageNet weights, on all of both data sets and at 224 pixels: rows of it are there if a file of torchvision's"
     f" weights ({WEIGHTS}.pth) lies beside the images; else the numbers stand beside EfficientNet-Lite0's",
 )
-COMMON: Mapping[str, Any] = {"scales": SCALES, "factor": 100.0, "adapt": adapt}
+COMMON: Mapping[str, Any] = {"scales": SCALES, "factor": 100.0, "adapt": adapt, "work": work}
 STEPS = ("trained", "trained own", "averaged", "after", "probe before", "probe")
 QUOTES = (
     "the paper's numbers for FedSimCLR and FedCA are quoted from FedCA's paper (ResNet-50, 5 clients, from scratch,"

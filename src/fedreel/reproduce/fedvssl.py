@@ -17,6 +17,7 @@ from fedreel.reproduce.fedvssl_effort import effort, relate
 from fedreel.reproduce.fedvssl_mae import MAE_SCALE, mae_rows
 from fedreel.reproduce.fedvssl_paper import BEST, BY_METHOD, BY_MIXTURE, T3, T4
 from fedreel.reproduce.fedvssl_rows import CENTRES, MIXED, beyond_speed, by_pretext, by_split, rows_of, with_momentum
+from fedreel.reproduce.fedvssl_work import work
 from fedreel.reproduce.spec import Choose, Claim, Scale, Table
 from fedreel.tasks.pretrain import analysis as pretraining
 
@@ -101,6 +102,7 @@ COMMON: Mapping[str, Any] = {
     "factor": 100.0,
     "plain": ("passes", "rounds", "* seconds", "seconds", "tune rate", "sharpness", "* spread", "* moved", "loss"),
     "adapt": adapt,
+    "work": work,
 }
 RECALLS = ("r1", "r1/*", "r5", "r5/*", "r1 pooled")
 PROBES, TUNINGS = ("probe", "probe/*"), ("tune", "tune/*")

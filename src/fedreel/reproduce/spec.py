@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedreel.config import Recipe
+
+if TYPE_CHECKING:
+    from fedreel.reproduce.work import Work
 
 Metrics = dict[str, float]
 Only = Literal["", "playground", "data"]
@@ -139,6 +142,8 @@ class Table:
     remark: Callable[[Sequence[tuple[Row, Sequence[Path]]]], Sequence[str]] | None = None
     # notes on the rows, each with its finished cells of all seeds. Both read of a cell what its summary says and what
     # `derive` read off it, and nothing else: cells that were run elsewhere have no more
+    work: Callable[[Recipe, Path], Mapping[str, Work]] | None = None  # what a run on these data takes, and what is read
+    # off it by functions of these names
 
     def rows_for(self, data: Path | None) -> tuple[Row, ...]:
         """The rows that make sense for the playground (None), or for given data."""
