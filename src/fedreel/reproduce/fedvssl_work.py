@@ -18,9 +18,10 @@ from fedreel.tasks.vision.evaluate.measures import CHOOSING_SHARE, SMALL_SHARE
 from fedreel.tasks.vision.evaluate.retrieval import HELD_OUT
 from fedreel.tasks.vision.evaluate.tuning import CONVOLUTIONAL
 
-# Seconds of an H200 for a thousand clips, of R3D as the scale `small` has it, eight cells at once. Those of Speed and
-# of what is read off are of the cells of the table `mae` (264 s a cell, 117 s with random weights); VCOP's and CtP's
-# are expected: three clips a question, and a last stage on four times as many places.
+# Seconds of an H200 for a thousand clips, of R3D as the scale `small` has it. Those of Speed and of what is read off
+# come from cells of the table `mae` (264 s a cell, 117 s with random weights), which are taken to have been run eight
+# at once; how they divide into fine-tuning and looking is guessed. VCOP's and CtP's are expected: three clips a
+# question, and a last stage on four times as many places.
 TRAINED = {"speed": 0.30, "vcop": 0.20, "ctp": 0.45}
 TUNED, LOOKED = 0.065, 0.045
 FOR_A_RUN, FOR_A_PROBE = 1.0, 1.0  # seconds beside these: opening data and writing; a linear classifier's small steps
