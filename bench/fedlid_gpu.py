@@ -78,7 +78,7 @@ def server_phase(subject: ServerObjective, config: TrainConfig) -> float:
     for phase in range(WARM_UP + 1):
         if phase == WARM_UP:
             began = now(DEVICE)
-        study.learn(given, None, phase + 1)
+        study.train(given, None, phase + 1)
     return now(DEVICE) - began
 
 
@@ -105,12 +105,12 @@ def main() -> None:
     config = TrainConfig(epochs=3, batch_size=256, optimizer="adam", lr=1e-3, precision="bf16")
     subject = task.server_objective("views", Tensors((own,)), 1.0)
     times["server, views made in each step"] = server_phase(subject, config)
-    lesson = subject.lesson
+    lesson = subject.objective
     assert isinstance(lesson, Contrast)
     with torch.no_grad():
         made = tuple(torch.cat([task.views.random(some) for some in own.split(500)]) for _ in range(2))
     ready = Ready(lesson.network_input, lesson.views, lesson.temperature, lesson.raw_anchor)
-    times["server, views ready"] = server_phase(replace(subject, lesson=ready, examples=Tensors(made)), config)
+    times["server, views ready"] = server_phase(replace(subject, objective=ready, examples=Tensors(made)), config)
     print(f"{'':48}{'seconds':>10}{'images/s':>12}")
     counts = {"clients": CLIENTS * arguments.images * local.epochs, "server": 2 * len(own) * config.epochs}
     for name, seconds in times.items():

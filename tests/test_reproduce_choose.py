@@ -62,6 +62,19 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda made: monkeypatch.setattr(harness, "find_table", lambda system, name: made)
 
 
+def test_a_row_takes_what_is_best_for_the_row_it_is_chosen_by(tmp_path: Path, use: Any) -> None:
+    """Its own tries, in which another value would win, are not run."""
+    model = Tried({1: {0.1: 0.2, 0.01: 0.6}, 0: {0.01: 0.3}})
+    own = Tried({1: {0.1: 0.9, 0.01: 0.1}, 0: {0.01: 0.5}})
+    first = prox(model, 0.1, 0.01)
+    use(table(first, replace(prox(own, 0.1, 0.01), name="like it", chosen_by=first), seeds=(0,)))
+    rows = reproduce("any", "table", out=tmp_path)["table"]["rows"]
+    assert model.asked == [(1, 0, 0.1), (1, 0, 0.01), (0, 0, 0.01)]
+    assert own.asked == [(0, 0, 0.01)]
+    assert [row["chosen"] for row in rows] == [{"method.mu": 0.01}] * 2
+    assert [row["metrics"]["top1"]["mean"] for row in rows] == pytest.approx([30.0, 50.0])
+
+
 def test_the_best_of_another_world_is_used_for_all_seeds(tmp_path: Path, use: Any) -> None:
     compute = Tried({1: {0.1: 0.2, 0.01: 0.6, 1.0: 0.6}, 0: {0.1: 0.9, 0.01: 0.3, 1.0: 0.8}})
     use(table(prox(compute, 0.1, 0.01, 1.0)))

@@ -144,12 +144,16 @@ def reproduce(
 
 
 def _print_plan(rows: Sequence[Planned], jobs: int) -> None:
-    from fedreel.reproduce.plan import COLUMNS, NOTE, ROW_COLUMNS, by_row, by_table
+    from fedreel.reproduce import work
+    from fedreel.reproduce.plan import COLUMNS, NOTE, ROW_COLUMNS, by_row, by_table, by_work
 
     print_table([*COLUMNS], by_table(rows, jobs))
     if left := by_row(rows, jobs):
         print_table([*ROW_COLUMNS], left)
     say(NOTE)
+    if samples := by_work(rows):
+        print_table([*work.COLUMNS], samples)
+        say(work.NOTE)
 
 
 def run_recipe(recipe: Recipe, folder: Path, resume: bool, quiet: bool) -> None:

@@ -190,6 +190,7 @@ class Sweep:
         if rule is None or len(options) < 2:
             return []
         cells = []
+        row = row.chosen_by or row
         for chosen in options:
             usual = _settings(self.spec, size, row, 0)
             kept = {key: value for key, value in usual.items() if key not in rule.without}

@@ -11,162 +11,21 @@ from typing import Any
 from fedreel.reproduce import fedlid_claims as said
 from fedreel.reproduce import private
 from fedreel.reproduce.cells import derived_of
-from fedreel.reproduce.fedlid_data import WEIGHTS, adapt, inits
-from fedreel.reproduce.fedlid_paper import (
-    AHEAD,
-    BEST,
-    FEW,
-    IID,
-    LITE0,
-    NON_IID,
-    NONE,
-    ONCE,
-    OTHERS_CLIENTS,
-    QUOTED,
-    RESNET18,
-    SUPERVISED,
-    others_setting,
-    printed,
+from fedreel.reproduce.fedlid_data import WEIGHTS, adapt
+from fedreel.reproduce.fedlid_paper import AHEAD, BEST, IID, LITE0, NON_IID, NONE, RESNET18
+from fedreel.reproduce.fedlid_rows import (
+    FEW_STEPS,
+    TESTED,
+    by_few_labels,
+    by_others,
+    by_servers,
+    curves,
+    extra,
+    options,
 )
+from fedreel.reproduce.fedlid_work import work
 from fedreel.reproduce.spec import Choose, Metrics, Row, Scale, Table
 from fedreel.tasks.image import analysis as image_runs
-
-SPLITS: dict[str, Mapping[str, Any]] = {
-    "equal": {"name": "iid", "num_partitions": 10},
-    IID: {"name": "dirichlet", "num_partitions": 10, "alpha": 1.0},
-    NON_IID: {"name": "dirichlet", "num_partitions": 10, "alpha": 0.5},
-}
-OTHERS_NETWORK: Mapping[str, Any] = {"task.backbone.name": "resnet50"}  # FedCA's paper, from random weights
-BEGIN = "task.backbone.init"  # rows from random weights leave it empty
-METHODS: dict[str, Mapping[str, Any]] = {
-    NONE: {"method.server": "none"},
-    **{name: {"method.server": "labels", "method.share": share} for name, share in SUPERVISED.items()},
-    ONCE: {"method.when": "once"},
-    "FedLID": {},
-}
-VIEWS: Mapping[str, Any] = {"task.objective": "views"}
-UNSUPERVISED: dict[str, Mapping[str, Any]] = {
-    "FedSimCLR": {"method.name": "fedsimclr", "server": None, **VIEWS},
-    "FedCA": {"method.name": "fedca", **VIEWS},
-}
-OPTIONS: dict[str, Mapping[str, Any]] = {  # what the paper leaves open, one change at a time
-    "FedLID": {},
-    "rate 1e-4": {"train.lr": 1e-4, "server.lr": 1e-4},
-    "server's rate 1e-4": {"server.lr": 1e-4},
-    "temperature 0.07": {"task.temperature": 0.07},
-    "temperature 0.5": {"task.temperature": 0.5},
-    "anchor is the image itself": {"task.anchor": "raw"},
-    "views of at least a fifth": {"task.crop_scale": 0.2},
-    "views of shrunk images": {"task.server_size": 0},
-    "projector of one layer": {"task.projector": "one-layer"},
-    "projector afresh in each round": {"method.keep_projector": False},
-    "server's optimizer kept": {"server.keep_optimizer": True},
-    "classifiers stay at clients": {"method.local_head": True},
-    "statistics of clients": {"method.statistics": "clients"},
-    NONE: METHODS[NONE],
-    "no server training, rate 1e-4": {**METHODS[NONE], "train.lr": 1e-4},
-}
-CHOICES = (
-    "server's rate 1e-4",
-    "temperature 0.5",
-)  # of OPTIONS: what may be chosen for FedLID; then they are its cells
-DRAWN = (NONE, BEST, "FedLID")  # rows of Figures 3 and 4
-TESTED: Mapping[str, Any] = {"round.evaluate_every": 1}  # which they read, as one run with those of Tables 1 and 3
-TESTED_ONCE: Mapping[str, Any] = {"round.evaluate_every": 1000}  # after the last round
-TENTH: Mapping[str, Any] = {"task.label_share": image_runs.TENTH}
-RATES: Mapping[str, tuple[Any, ...]] = {"server.lr": (1e-3, 1e-4)}  # the paper's, and one for weights that know a lot
-TEMPERATURES: Mapping[str, tuple[Any, ...]] = {"task.temperature": (0.1, 0.5)}  # the paper gives none
-GRIDS: dict[str, Mapping[str, tuple[Any, ...]]] = {  # all rows with a server's rate or a contrast try the same values
-    NONE: {},
-    **dict.fromkeys(SUPERVISED, RATES),
-    "FedSimCLR": TEMPERATURES,
-    **{key: {**RATES, **TEMPERATURES} for key in (ONCE, "FedLID", "FedCA")},
-}
-
-
-def _row(
-    name: str,
-    settings: Mapping[str, Any],
-    split: str,
-    init: tuple[str, Mapping[str, Any]],
-    paper: Mapping[str, float] | None = None,
-) -> Row:
-    """`paper` is what was printed for the paper's ResNet-18: it is shown beside that, or where its weights are not
-    given beside the ImageNet weights that stand in for them."""
-    setting, begin = {"split": split, "init": init[0]}, {**init[1], "data.partition": SPLITS[split]}
-    untouched = () if init[1] else (BEGIN,)
-    usual = TESTED if name in DRAWN and not settings.keys() & TENTH.keys() else TESTED_ONCE
-    return Row(name, {**settings, **begin}, setting, paper or {}, grid=GRIDS[name], usual=usual, untouched=untouched)
-
-
-def _printed(data: Path | None) -> str:
-    """The initial weights beside which the paper's numbers stand."""
-    return [*inits(data)][-1] if data is not None else RESNET18
-
-
-def _servers(split: str, data: Path | None) -> tuple[Row, ...]:
-    """Tables 1 and 3."""
-    rows = []
-    for init in inits(data).items():
-        for name, settings in METHODS.items():
-            rows.append(_row(name, settings, split, init, printed(split, name) if init[0] == _printed(data) else {}))
-    if split == IID:
-        rows += [_row(name, METHODS[name], "equal", ("random", {})) for name in (NONE, "FedLID")]
-    return tuple(rows)
-
-
-def _others(split: str, data: Path | None) -> tuple[Row, ...]:
-    """Tables 2 and 4: methods without labels, judged by a linear classifier on what they learned; with FedLID's clients
-    and networks, and with FedCA's."""
-    rows = []
-    for init in inits(data).items():
-        rows += [_row(name, settings, split, init) for name, settings in UNSUPERVISED.items()]
-        paper = {"trained": printed(split, "FedLID")["trained"]} if init[0] == _printed(data) else {}
-        rows.append(_row("FedLID", {}, split, init, paper))
-    fewer, setting = {**SPLITS[split], "num_partitions": OTHERS_CLIENTS}, others_setting(split)
-    for name, settings in {**UNSUPERVISED, "FedLID": {}}.items():
-        paper = {"probe": QUOTED[split][name]} if name in QUOTED[split] else {}
-        changed = {**settings, **OTHERS_NETWORK, "data.partition": fewer}
-        more: dict[str, Any] = {"grid": GRIDS[name], "usual": TESTED_ONCE, "untouched": (BEGIN,)}
-        rows.append(Row(name, changed, setting, paper, only="data", **more))  # too large for a CPU
-    return tuple(rows)
-
-
-def _few(data: Path | None) -> tuple[Row, ...]:
-    """Table 5. FedCA looks at no label in training, so its cells are those of Tables 2 and 4."""
-    rows = []
-    for split, (ca, lid) in FEW.items():
-        for init in inits(data).items():
-            shown = init[0] == _printed(data)
-            rows += [
-                _row("FedCA", UNSUPERVISED["FedCA"], split, init, {"probe": ca} if shown else {}),
-                _row(NONE, {**METHODS[NONE], **TENTH}, split, init),
-                _row("FedLID", TENTH, split, init, {"trained": lid} if shown else {}),
-            ]
-    return tuple(rows)
-
-
-def _curves(split: str, data: Path | None) -> tuple[Row, ...]:
-    """Figures 3 and 4: the cells of Tables 1 and 3."""
-    return tuple(_row(name, METHODS[name], split, init) for init in inits(data).items() for name in DRAWN)
-
-
-def _options(data: Path | None) -> tuple[Row, ...]:
-    """Ours: with the paper's settings but for one."""
-    split = IID
-    return tuple(
-        Row(
-            name,
-            {**settings, **begin, "data.partition": SPLITS[split]},
-            {"split": split, "init": init},
-            usual=TESTED if name in (*DRAWN, *CHOICES) else TESTED_ONCE,
-            untouched=() if begin else (BEGIN,),
-            run_as="FedLID" if name in CHOICES else "",
-        )
-        for init, begin in inits(data).items()
-        for name, settings in OPTIONS.items()
-    )
-
 
 SCALES = {
     "smoke": Scale(
@@ -199,11 +58,11 @@ SCALES = {
         given={  # a hundred classes on ten clients, on a GPU
             "task.backbone": {"name": "resnet18", "width": 32, "small_stem": True},
             "task.server_size": 64,
-            "train.epochs": 10,
+            "train.epochs": 5,
             "train.batch_size": 128,
             "train.lr": 1e-3,
             "train.precision": "bf16",
-            "server.epochs": 10,
+            "server.epochs": 5,
             "server.batch_size": 256,
             "server.lr": 1e-3,
             "server.precision": "bf16",
@@ -211,15 +70,16 @@ SCALES = {
             "round.trust": False,  # of which no table shows anything
         },
         rows={
-            "init ImageNet": {"round.rounds": 5},  # there is less left to learn
+            "init ImageNet": {"round.rounds": 5, "train.epochs": 3, "server.epochs": 3},  # less is left to learn
             LITE0: {"task.backbone.small_stem": True},
-            "ResNet-50": {"task.backbone.width": 32, "task.backbone.small_stem": True},
+            "ResNet-50": {"task.backbone.width": 16, "task.backbone.small_stem": True, "round.rounds": 5},
             RESNET18: {"task.size": 64},  # its stem needs larger images
         },
         choose_given=Choose(
             "score",
             {"data.validate": True, "data.test_share": 0.2, "round.rounds": 3},
-            "a fifth of the training images, the same for all clients",
+            "a fifth of the training images, the same for all clients, with Dirichlet 1 and all labels, once for each"
+            " kind of training and of initial weights",
             derive=(image_runs.scores,),
             without=tuple(TESTED),  # then the recipe says it: after the last of three rounds
         ),
@@ -237,7 +97,7 @@ NOTES = (
     " ImageNet weights, on all of both data sets and at 224 pixels: rows of it are there if a file of torchvision's"
     f" weights ({WEIGHTS}.pth) lies beside the images; else the numbers stand beside EfficientNet-Lite0's",
 )
-COMMON: Mapping[str, Any] = {"scales": SCALES, "factor": 100.0, "adapt": adapt}
+COMMON: Mapping[str, Any] = {"scales": SCALES, "factor": 100.0, "adapt": adapt, "work": work}
 STEPS = ("trained", "trained own", "averaged", "after", "probe before", "probe")
 QUOTES = (
     "the paper's numbers for FedSimCLR and FedCA are quoted from FedCA's paper (ResNet-50, 5 clients, from scratch,"
@@ -260,7 +120,7 @@ def _beside_supervised(cells: Sequence[tuple[Row, Path]]) -> list[Metrics]:
 
 def _by_servers(split: str) -> Table:
     return Table(
-        rows=partial(_servers, split),
+        rows=partial(by_servers, split),
         metrics=(STEPS[0], AHEAD, *STEPS[1:]),
         derive=(image_runs.accuracies, image_runs.probes),
         relate=_beside_supervised,
@@ -272,7 +132,7 @@ def _by_servers(split: str) -> Table:
 
 def _by_others(split: str) -> Table:
     return Table(
-        rows=partial(_others, split),
+        rows=partial(by_others, split),
         metrics=("trained", "trained own", "probe"),
         derive=(image_runs.accuracies, image_runs.probes),
         notes=(*NOTES, QUOTES),
@@ -283,7 +143,7 @@ def _by_others(split: str) -> Table:
 
 def _by_rounds(split: str) -> Table:
     return Table(
-        rows=partial(_curves, split),
+        rows=partial(curves, split),
         metrics=("trained at *", "after at *"),
         derive=(image_runs.accuracies, image_runs.curves),
         notes=(*NOTES, "the paper draws both by rounds; the report.html of each cell has the lines"),
@@ -292,9 +152,17 @@ def _by_rounds(split: str) -> Table:
 
 
 def _by_few(scale: Scale) -> Scale:
-    """Settings are chosen by a tenth of the labels, too."""
-    rule = scale.choose_given
-    return replace(scale, choose_given=rule and replace(rule, derive=(image_runs.few_scores,)))
+    """Of so few images, clients of the paper make two steps in an epoch, and 20 in a round. What is tried, with all
+    labels, is as in the other tables."""
+    rule, pretrained = scale.choose_given, "init ImageNet"
+    assert rule is not None
+    usual = {key: scale.given[key] for key in FEW_STEPS}
+    tried = {
+        "FedLID": usual,
+        f"FedLID & {pretrained}": {**usual, "train.epochs": scale.rows[pretrained]["train.epochs"]},
+    }
+    rows = {**scale.rows, **dict.fromkeys((NONE, "FedLID"), FEW_STEPS)}
+    return replace(scale, rows=rows, choose_given=replace(rule, rows=tried))
 
 
 # A head on a network that stays as it came: what privacy of clients costs on pictures.
@@ -339,17 +207,28 @@ TABLES = {
     "table3": _by_servers(NON_IID),
     "table4": _by_others(NON_IID),
     "table5": Table(
-        rows=_few,
+        rows=by_few_labels,
         metrics=("trained", "trained own", "averaged", "probe"),
         derive=(image_runs.accuracies, image_runs.few_probes),
         notes=(*NOTES, QUOTES, OF_TENTH),
         claims=said.OF_FEW,
-        **{**COMMON, "scales": {name: _by_few(scale) for name, scale in SCALES.items()}},
+        **{**COMMON, "scales": {**SCALES, "small": _by_few(SCALES["small"])}},
     ),
     "fig3": _by_rounds(IID),
     "fig4": _by_rounds(NON_IID),
+    "extra": Table(
+        rows=extra,
+        metrics=("trained", "trained own", "averaged", "probe"),
+        derive=(image_runs.accuracies, image_runs.probes),
+        notes=(
+            *NOTES,
+            "not a table of the paper: equal shares, and FedLID with the network and clients of FedCA's paper",
+        ),
+        claims=said.OF_EXTRA,
+        **COMMON,
+    ),
     "ablation": Table(
-        rows=_options,
+        rows=options,
         metrics=STEPS,
         derive=(image_runs.accuracies, image_runs.probes),
         notes=(

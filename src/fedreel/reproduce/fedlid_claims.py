@@ -77,3 +77,7 @@ OF_FEW = (  # Table 5
     Claim("FedLID", "FedLID", "trained", settings=FROM),
     Claim("FedCA", "FedCA", "probe", settings=FROM),
 )
+OF_EXTRA = (  # no table of the paper's
+    Claim("FedLID", NONE, "trained", ours=True),
+    Claim("FedLID", "FedCA", "probe", ours=True),
+)

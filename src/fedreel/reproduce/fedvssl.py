@@ -5,154 +5,21 @@ one folder for each labelled set. The paper's numbers stand beside ours where th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from fedreel.config import load_recipe
-from fedreel.data.clip_index import Clip, find
-from fedreel.data.shards import INDEX, Shards
-from fedreel.errors import DataError
-from fedreel.playground.actions import CLASSES
 from fedreel.reproduce import fedvssl_claims as said
 from fedreel.reproduce.fedvssl_claims import FEDERATED
+from fedreel.reproduce.fedvssl_data import adapt
 from fedreel.reproduce.fedvssl_effort import effort, relate
-from fedreel.reproduce.fedvssl_mae import KEPT, MAE_SCALE, mae_rows
-from fedreel.reproduce.fedvssl_paper import BEST, BY_METHOD, BY_MIXTURE, BY_PRETEXT, BY_SPLIT, MOMENTUM, T1, T2, T3, T4
-from fedreel.reproduce.spec import Choose, Claim, Row, Scale, Table
+from fedreel.reproduce.fedvssl_mae import MAE_SCALE, mae_rows
+from fedreel.reproduce.fedvssl_paper import BEST, BY_METHOD, BY_MIXTURE, T3, T4
+from fedreel.reproduce.fedvssl_rows import CENTRES, MIXED, beyond_speed, by_pretext, by_split, rows_of, with_momentum
+from fedreel.reproduce.fedvssl_work import work
+from fedreel.reproduce.spec import Choose, Claim, Scale, Table
 from fedreel.tasks.pretrain import analysis as pretraining
-from fedreel.tasks.vision.evaluate.subject import UNTRAINED
-
-MIXTURES = ((0.0, 0), (1.0, 0), (0.0, 1), (1.0, 1), (0.9, 0), (0.9, 1))
-METHODS: dict[str, Mapping[str, Any]] = {
-    "random weights": UNTRAINED,
-    "FedAvg": {"method.name": "fedavg"},
-    MOMENTUM: {"method.name": "fedavg", "train.momentum": 0.9},
-    "Loss": {"method.name": "loss"},
-    "FedU": {"method.name": "fedu"},
-    **{f"FedVSSL {a:g}, {b}": {"method.alpha": a, "method.beta": b} for a, b in MIXTURES},
-}
-MIXED = tuple(name for name in METHODS if "FedVSSL" in name)
-# Rates are chosen by one rule for all rows. Those of momentum .9 go as far with a third to a tenth of the rate.
-RATES = {"train.lr": (0.01, 0.03, 0.1)}
-MOMENTUM_RATES = {"train.lr": (0.003, 0.01, 0.03)}
-GRIDS: dict[str, Mapping[str, tuple[Any, ...]]] = {
-    "random weights": {},
-    MOMENTUM: MOMENTUM_RATES,
-    "FedU": {**RATES, "method.mu": (0.03, 0.1, 0.4)},  # .4: the code of FedU's authors, for images
-}
-IN_ONE_PLACE: Mapping[str, Any] = {"method.name": "centralised", "train.keep_optimizer": True}
-PAPER_CENTRE: Mapping[str, Any] = {
-    **IN_ONE_PLACE,
-    "round.rounds": 90,
-    "train.epochs": 1,
-    "train.batch_size": 32,
-    "train.momentum": 0.9,
-    "train.schedule": "step",
-    "train.milestones": [30, 60],
-}
-CENTRES = {  # with what is learned in one place, of the playground and of given data
-    "centralised": (IN_ONE_PLACE, PAPER_CENTRE),
-    "centralised, 30 %": ({**IN_ONE_PLACE, "round.rounds": 12}, {**PAPER_CENTRE, "round.rounds": 27}),
-}
-PRETEXTS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {  # likewise
-    "VCOP": ({"task.pretext": "vcop", "task.gap": 3}, {"task.pretext": "vcop", "task.gap": 8}),
-    "Speed": ({"task.pretext": "speed"}, {"task.pretext": "speed", "task.jitter": 0.2}),
-    "CtP": ({"task.pretext": "ctp"}, {"task.pretext": "ctp", "task.jitter": 0.5}),
-}
-
-
-def adapt(data: Path) -> dict[str, Any]:
-    """Where given videos lie; folders of an owner each, without classes in them, make a client each."""
-    clips = _videos(data)
-    pretraining.downstream_folders(data)
-    settings: dict[str, Any] = {"data.source": str((data / "pretrain").resolve())}
-    if all(clip.label and not clip.owner for clip in clips):
-        settings["data.partition"] = whole_classes(len({clip.label for clip in clips}), 1)
-    return settings
-
-
-def _videos(data: Path) -> Sequence[Clip]:
-    """What there is to learn from: videos, or shards of them."""
-    folder = data / "pretrain"
-    if not folder.is_dir():
-        raise DataError(
-            "there are no videos to learn from", where=str(folder), expected="OWNER/CLASS/*.mp4 or OWNER/*.mp4"
-        )
-    return Shards.open(folder).clips if (folder / INDEX).exists() else find(folder)
-
-
-def whole_classes(clients: int, each: int) -> dict[str, Any]:
-    """So many clients of so many classes, in order."""
-    return {
-        "name": "pathological",
-        "num_partitions": clients,
-        "num_classes_per_partition": each,
-        "class_assignment_mode": "deterministic",
-    }
-
-
-def _row(name: str, paper: Mapping[str, float], settings: Mapping[str, Any] = {}, **setting: str) -> list[Row]:
-    """A method's row; training in one place differs between the playground and given data."""
-    kept = _kept(name, setting)
-    if name not in CENTRES:
-        return [Row(name, {**METHODS[name], **settings}, setting, paper, grid=GRIDS.get(name, RATES), usual=kept)]
-    playground, given = CENTRES[name]
-    return [
-        Row(name, {**playground, **settings}, setting, paper, only="playground", usual=kept),
-        Row(name, {**given, **settings}, setting, paper, only="data", grid=MOMENTUM_RATES, usual=kept),
-    ]
-
-
-def _kept(name: str, setting: Mapping[str, str]) -> dict[str, Any]:
-    """What Figs. 4 and 5 read of runs that tables show, too: so one run serves all of them."""
-    if (
-        name not in ("centralised", "FedAvg", *MIXED)
-        or setting.get("pretext", "Speed") != "Speed"
-        or setting.get("split", "none") != "none"
-    ):
-        return {}
-    return {**KEPT, **({"round.divergence": True} if name == "FedAvg" else {})}
-
-
-def _rows(names: Sequence[str], columns: Sequence[str], printed: Mapping[str, Sequence[float]]) -> tuple[Row, ...]:
-    return tuple(row for name in names for row in _row(name, dict(zip(columns, printed.get(name, ())))))
-
-
-def _by_pretext(data: Path | None) -> tuple[Row, ...]:
-    rows = _row("random weights", {}, pretext="none")
-    for pretext, (playground, given) in PRETEXTS.items():
-        for name in ("centralised", "FedAvg", MOMENTUM, BEST):
-            paper = dict(zip(T1, BY_PRETEXT.get((pretext, name), ())))
-            rows += _row(name, paper, playground if data is None else given, pretext=pretext)
-    return tuple(rows)
-
-
-def _by_split(data: Path | None) -> tuple[Row, ...]:
-    """Each class at one client, at two, or anywhere; as many clients in all. Kinetics' 400 classes make the paper's.
-    Training in one place, which no division touches, is that of Tables 1 and 3, as in the paper."""
-    classes = len(CLASSES) if data is None else len({clip.label for clip in _videos(data)})
-    each = 8 if classes >= 80 and classes % 8 == 0 else 2
-    clients = max(2 * classes // each, 2)
-    splits: dict[str, dict[str, Any]] = {"IID": {"name": "iid", "num_partitions": clients}}
-    if classes and classes % each == 0:
-        splits[f"{each} classes"] = {"name": "paired-classes", "classes_per_client": each}
-        splits["4 classes" if each == 8 else "1 class"] = whole_classes(clients, each // 2)
-    if each == 8:
-        splits["8 classes, as released"] = {**splits["8 classes"], "paper_released": True}
-    rows = [
-        row
-        for name in ("FedAvg", MOMENTUM)
-        for split, table in splits.items()
-        for row in _row(name, _printed(split), {"data.partition": table}, split=split)
-    ]
-    return (*rows, *_row("centralised", _printed(""), split="none"))
-
-
-def _printed(split: str) -> dict[str, float]:
-    return dict(zip(T2, BY_SPLIT.get(split, ())))
-
 
 # What a table on given data means: the paper's optimiser (SGD without momentum, a constant rate, weight decay 1e-4,
 # gradients of norm 40 at most), with nothing left of what the playground's recipe chose for itself.
@@ -184,12 +51,12 @@ SMALL: Mapping[str, Any] = {
 HELD_OUT = Choose(
     "loss",
     {"data.validate": True, "round.rounds": 90},
-    "the pretext, of clips held out of the training part",
+    "the pretext, of clips held out of the training part, once for each pretext: with FedVSSL 0.9, 0 (VCOP, CtP: with"
+    " FedAvg) for all federated rows, with momentum and in one place apart",
     higher=False,
     rows={
         "VCOP": {"round.rounds": 45},
         "centralised": {"round.rounds": 30, "train.milestones": [10, 20]},
-        "centralised, 30 %": {"round.rounds": 27, "train.milestones": [30, 60]},
         "centralised & VCOP": {"round.rounds": 15, "train.milestones": [5, 10]},
     },
     without=("round.keep_models", "round.divergence"),
@@ -235,6 +102,7 @@ COMMON: Mapping[str, Any] = {
     "factor": 100.0,
     "plain": ("passes", "rounds", "* seconds", "seconds", "tune rate", "sharpness", "* spread", "* moved", "loss"),
     "adapt": adapt,
+    "work": work,
 }
 RECALLS = ("r1", "r1/*", "r5", "r5/*", "r1 pooled")
 PROBES, TUNINGS = ("probe", "probe/*"), ("tune", "tune/*")
@@ -260,14 +128,14 @@ def _mae_scale(scale: Scale) -> Scale:
 
 TABLES = {
     "table1": Table(
-        rows=_by_pretext,
+        rows=by_pretext,
         metrics=(*TUNINGS, *PROBES, *RECALLS, *PRETEXT),
         derive=(pretraining.recalls, pretraining.probes, pretraining.tunings, pretraining.unseen),
         notes=(
             *NOTES,
             RANDOM,
             "the paper's federated rows are FedAvg's; for CtP their R@1 is 29.29 where its Tables 3 and 4 have 32.62"
-            " for the same split, perhaps by momentum: both are run",
+            " for the same split, perhaps by momentum: that is run for the table `momentum`",
             "the paper's printed differences for Speed are wrong; from its own numbers they are: HMDB fine-tuned -9.15;"
             " UCF R@1 +5.13, R@5 +5.03; HMDB R@1 +4.05, R@5 +7.25",
             "the paper has FedAvg ahead in R@1 with Speed and CtP, behind with VCOP",
@@ -276,7 +144,7 @@ TABLES = {
         **COMMON,
     ),
     "table2": Table(
-        rows=_by_split,
+        rows=by_split,
         metrics=(*TUNINGS, *RECALLS, *PRETEXT),
         derive=(pretraining.recalls, pretraining.tunings, pretraining.unseen),
         notes=(
@@ -288,7 +156,7 @@ TABLES = {
         **COMMON,
     ),
     "table3": Table(
-        rows=_rows(("random weights", *CENTRES, *FEDERATED), T3, BY_METHOD),
+        rows=rows_of(("random weights", *CENTRES, *FEDERATED), T3, BY_METHOD),
         metrics=(*RECALLS, *TUNINGS, *PROBES, *PRETEXT, "passes", "saved"),
         derive=(pretraining.recalls, pretraining.probes, pretraining.tunings, pretraining.unseen, effort),
         relate=relate,
@@ -301,7 +169,7 @@ TABLES = {
         **COMMON,
     ),
     "table4": Table(
-        rows=_rows(("FedAvg", *MIXED), T4, BY_MIXTURE),
+        rows=rows_of(("FedAvg", *MIXED), T4, BY_MIXTURE),
         metrics=(*RECALLS, *TUNINGS, *PROBES, *PRETEXT),
         derive=(pretraining.recalls, pretraining.probes, pretraining.tunings, pretraining.unseen),
         notes=(
@@ -311,6 +179,22 @@ TABLES = {
             " one configuration",
         ),
         claims=said.of_mixtures(MIXED),
+        **COMMON,
+    ),
+    "momentum": Table(
+        rows=with_momentum,
+        metrics=(*TUNINGS, *PROBES, *RECALLS, *PRETEXT),
+        derive=(pretraining.recalls, pretraining.probes, pretraining.tunings, pretraining.unseen),
+        notes=(*NOTES, "not a table of the paper, but perhaps what its Tables 1 and 2 show: momentum 0.9 at clients"),
+        claims=said.OF_MOMENTUM,
+        **COMMON,
+    ),
+    "pretexts": Table(
+        rows=beyond_speed,
+        metrics=(*TUNINGS, *PROBES, *RECALLS, *PRETEXT),
+        derive=(pretraining.recalls, pretraining.probes, pretraining.tunings, pretraining.unseen),
+        notes=(*NOTES, "not a table of the paper: FedVSSL with the pretexts that its Tables 3 and 4 do not have"),
+        claims=tuple(Claim(BEST, "FedAvg", metric, ours=True) for metric in ("r1", "probe", "tune")),
         **COMMON,
     ),
     "mae": Table(
@@ -332,7 +216,7 @@ TABLES = {
         **{**COMMON, "scales": {name: _mae_scale(SCALES[name]) for name in ("smoke", "small")}},
     ),
     "settled": Table(
-        rows=_rows(("centralised", "FedAvg", *MIXED), (), {}),
+        rows=rows_of(("centralised", "FedAvg", *MIXED), (), {}),
         metrics=("r1", "r1 settled", "r5", "r5 settled", "r1 pooled", "r1 pooled settled", "probe", "probe settled"),
         derive=(pretraining.recalls, pretraining.probes, pretraining.settled),
         notes=(
@@ -344,7 +228,7 @@ TABLES = {
         **COMMON,
     ),
     "fig2": Table(
-        rows=_rows(("centralised", "FedAvg", BEST), (), {}),
+        rows=rows_of(("centralised", "FedAvg", BEST), (), {}),
         metrics=("sharpness", "loss", *PRETEXT),
         derive=(pretraining.flatness,),
         notes=(
@@ -355,18 +239,18 @@ TABLES = {
         **COMMON,
     ),
     "fig3": Table(
-        rows=_rows(("centralised", "FedAvg", BEST), (), {}),
+        rows=rows_of(("centralised", "FedAvg", BEST), (), {}),
         metrics=("r1 at *",),
         derive=(pretraining.perturbations,),
         notes=(
             "R@1 in percent when every weight of the backbone, batch norm's too, gets so many times a number from"
-            " N(0, 1) added; running statistics stay; means of three draws",
+            " N(0, 1) added; running statistics stay; one draw for each run, of its seed",
         ),
         claims=said.OF_NOISE,
         **COMMON,
     ),
     "fig4": Table(
-        rows=_rows(("random weights", "centralised", "FedAvg", *MIXED), (), {}),
+        rows=rows_of(("random weights", "centralised", "FedAvg", *MIXED), (), {}),
         metrics=("r1 after *", "rounds", *RECALLS, *PRETEXT, "passes", "saved"),
         derive=(pretraining.recalls, pretraining.recall_curve, effort),
         relate=relate,
@@ -381,7 +265,7 @@ TABLES = {
         **COMMON,
     ),
     "fig5": Table(
-        rows=_rows(("FedAvg",), (), {}),
+        rows=rows_of(("FedAvg",), (), {}),
         metrics=("backbone spread", "head spread", "backbone moved", "head moved"),
         derive=(pretraining.divergences,),
         notes=(

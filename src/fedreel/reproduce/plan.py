@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -14,6 +14,8 @@ from fedreel.reproduce.cells import Cell
 from fedreel.reproduce.equal_time import model_of
 from fedreel.reproduce.kept import Kept, Line, known_of, open_kept
 from fedreel.reproduce.spec import Row
+from fedreel.reproduce.work import Key, Work, total, work_of
+from fedreel.reproduce.work import by_table as work_by_table
 
 COLUMNS = ("table", "rows", "tries done", "tries left", "cells done", "cells left", "hours left")
 ROW_COLUMNS = ("table", "row", *COLUMNS[2:])
@@ -21,8 +23,8 @@ KINDS = ("timings", "tries", "cells")
 NOTE = (
     "tries: runs by which settings are chosen, or by which rows are timed that are to be as long as others. While some"
     " tries of a row are left, none of its cells counts as done: it has no settings yet. What several tables show"
-    " counts once in `all`. hours left: each as long as finished ones of its row, or else of its table, took; ? where"
-    " that was not measured"
+    " counts once in `all`. hours left: each as long as finished ones of its row, or else of its table, took; ~: for"
+    " some, what is expected of a GPU; ? where neither is known"
 )
 
 
@@ -43,6 +45,7 @@ class Planned:
     timings: tuple[Part, ...]
     tries: tuple[Part, ...]
     cells: tuple[Part, ...]
+    work: Mapping[Key, Work] = field(default_factory=dict)  # of what is to be run, where that is known
 
     @property
     def left(self) -> int:
@@ -68,11 +71,20 @@ def plan(
 
 def by_table(rows: Sequence[Planned], jobs: int = 1) -> list[list[str]]:
     """A line of `COLUMNS` for each table, and one for all if there are several; hours with so many at once."""
-    groups = {name: [row for row in rows if row.table == name] for name in dict.fromkeys(row.table for row in rows)}
-    groups |= {"all": [*rows]} if len(groups) > 1 else {}
     return [
-        [name, str(len(group)), *_counts(_merged(group)), _hours(group, rows, jobs)] for name, group in groups.items()
+        [name, str(len(group)), *_counts(_merged(group)), _hours(group, rows, jobs)]
+        for name, group in _groups(rows).items()
     ]
+
+
+def by_work(rows: Sequence[Planned]) -> list[list[str]]:
+    """A line for each table of which it is known, and one for all: see `fedreel.reproduce.work`."""
+    return work_by_table({name: [row.work for row in group] for name, group in _groups(rows).items()})
+
+
+def _groups(rows: Sequence[Planned]) -> dict[str, list[Planned]]:
+    groups = {name: [row for row in rows if row.table == name] for name in dict.fromkeys(row.table for row in rows)}
+    return groups | ({"all": [*rows]} if len(groups) > 1 else {})
 
 
 def by_row(rows: Sequence[Planned], jobs: int = 1) -> list[list[str]]:
@@ -87,14 +99,21 @@ def _rows(sweep: Sweep, kept: Kept | None) -> Iterator[Planned]:
         wanted = _timings(sweep, row), sweep.tries(row)
         timings, tries = ([Part((cell.key,), known(cell)) for cell in cells] for cells in wanted)
         if all(part.line for part in (*timings, *tries)):
-            made = (chosen.cell(settled, seed) for seed in sweep.size.seeds)
+            made = [chosen.cell(settled, seed) for seed in sweep.size.seeds]
             cells = [Part((cell.key,), known(cell)) for cell in made]
-        else:  # known by what its settings come from, and how: of the same comes the same
-            rule = sweep.size.choose
+        else:  # known by what it is before anything is chosen, and by what that comes from: of the same comes the same
+            rule, made = sweep.size.choose, [sweep.cell(row, seed) for seed in sweep.size.seeds]
             by = [key for part in (*timings, *tries) for key in part.name]
             by += [rule.metric, *(function.__name__ for function in rule.derive)] if rule else []
-            cells = [Part((*by, f"seed {seed}"), {}) for seed in sweep.size.seeds]
-        yield Planned(sweep.table, row.label, tuple(timings), tuple(tries), tuple(cells))
+            cells = [Part((*by, cell.key), {}) for cell in made]
+        work = {
+            (kind, part.name, what): one
+            for kind, parts, of in (("tries", tries, wanted[1]), ("cells", cells, made))
+            for part, cell in zip(parts, of)
+            if not part.line
+            for what, one in work_of(cell, sweep.spec, sweep.data).items()
+        }
+        yield Planned(sweep.table, row.label, tuple(timings), tuple(tries), tuple(cells), work)
 
 
 def _timings(sweep: Sweep, row: Row) -> list[Cell]:
@@ -112,7 +131,8 @@ def _merged(rows: Sequence[Planned]) -> Planned:
             for part in getattr(row, kind):
                 if part.name not in found or not part.line:
                     found[part.name] = part
-    return Planned("", "", *(tuple(found.values()) for found in parts.values()))
+    timings, tries, cells = (tuple(found.values()) for found in parts.values())
+    return Planned("", "", timings, tries, cells)
 
 
 def _counts(row: Planned) -> list[str]:
@@ -124,18 +144,26 @@ def _counts(row: Planned) -> list[str]:
 
 
 def _hours(rows: Sequence[Planned], every: Sequence[Planned], jobs: int) -> str:
-    """What is left of these rows, each part as long as finished ones of its row or else of its table."""
+    """What is left of these rows: each part as long as finished ones of its row or else of its table, with so many at
+    once; or else as it is expected to be, of a GPU that several share."""
     left: dict[tuple[str, ...], float | None] = {}
+    expected: dict[Key, Work] = {}
     for row in rows:
         table = [other for other in every if other.table == row.table]
         for kind in KINDS:
             parts: Sequence[Part] = getattr(row, kind)
             own, all_of = _seconds(parts), _seconds([part for other in table for part in getattr(other, kind)])
             mean = fmean(own or all_of) if own or all_of else None
-            left |= {(kind, *part.name): mean for part in parts if not part.line}
+            for part in parts:
+                work = {key: one for key, one in row.work.items() if key[:2] == (kind, part.name)}
+                if mean is None and work:
+                    expected |= work
+                elif not part.line:
+                    left[(kind, *part.name)] = mean
     if any(seconds is None for seconds in left.values()):
         return "?"
-    return f"{sum(s for s in left.values() if s is not None) / 3600 / max(1, jobs):.1f}"
+    hours = (sum(s for s in left.values() if s is not None) / max(1, jobs) + total(expected.values()).seconds) / 3600
+    return f"{'~' if expected else ''}{hours:.1f}"
 
 
 def _seconds(parts: Sequence[Part]) -> list[float]:

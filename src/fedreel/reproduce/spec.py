@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedreel.config import Recipe
+
+if TYPE_CHECKING:
+    from fedreel.reproduce.work import Work
 
 Metrics = dict[str, float]
 Only = Literal["", "playground", "data"]
@@ -30,6 +33,7 @@ class Row:
     untouched: tuple[str, ...] = ()  # settings that it leaves as they are, and that make it what it is
     run_as: str = ""  # the name of a row of another table that has the same settings: its cells are this row's, too
     as_long_as: str = ""  # the label of another row: it has as many rounds as fit into the time of that one's
+    chosen_by: Row | None = None  # a row with the same grid: what is best for that one is taken for this one, too
 
     @property
     def label(self) -> str:
@@ -139,6 +143,8 @@ class Table:
     remark: Callable[[Sequence[tuple[Row, Sequence[Path]]]], Sequence[str]] | None = None
     # notes on the rows, each with its finished cells of all seeds. Both read of a cell what its summary says and what
     # `derive` read off it, and nothing else: cells that were run elsewhere have no more
+    work: Callable[[Recipe, Path], Mapping[str, Work]] | None = None  # what a run on these data takes, and what is read
+    # off it by functions of these names
 
     def rows_for(self, data: Path | None) -> tuple[Row, ...]:
         """The rows that make sense for the playground (None), or for given data."""

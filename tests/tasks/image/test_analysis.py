@@ -49,7 +49,6 @@ def test_without_labels_the_share_of_labels_changes_nothing_but_the_probe(made: 
     assert all(torch.equal(one[name], other[name]) for name in one)
     few = analysis.probes(tenth)
     assert analysis.few_probes(whole) == analysis.few_probes(tenth) == few
-    assert analysis.few_scores(whole) == {"score": few["probe"]}
     assert analysis.scores(whole) == {"score": analysis.probes(whole)["probe"]}
 
 

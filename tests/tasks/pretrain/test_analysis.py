@@ -19,7 +19,7 @@ from fedreel.methods.fedavg import FedAvg
 from fedreel.methods.fedvssl import FedVSSL
 from fedreel.reproduce import reproduce
 from fedreel.reproduce.cells import DERIVED
-from fedreel.reproduce.fedvssl import adapt
+from fedreel.reproduce.fedvssl_data import adapt
 from fedreel.reproduce.fedvssl_effort import effort, relate
 from fedreel.reproduce.spec import Row
 from fedreel.tasks.pretrain import analysis as pretraining

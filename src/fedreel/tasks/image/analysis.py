@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -72,17 +71,8 @@ def few_probes(run: Path) -> Metrics:
 
 def scores(run: Path) -> Metrics:
     """`score`, by which runs are compared: `trained` or, where no labels are learned, the `probe`."""
-    return _score(run, probes)
-
-
-def few_scores(run: Path) -> Metrics:
-    """`score` likewise, where a tenth of the labels is there."""
-    return _score(run, few_probes)
-
-
-def _score(run: Path, probed: Callable[[Path], Metrics]) -> Metrics:
     labels = load_recipe(run / "recipe.toml").task.get("objective", "labels") == "labels"
-    return {"score": accuracies(run)["trained"] if labels else probed(run)["probe"]}
+    return {"score": accuracies(run)["trained"] if labels else probes(run)["probe"]}
 
 
 @dataclass(frozen=True)

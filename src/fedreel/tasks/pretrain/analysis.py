@@ -95,13 +95,15 @@ def chosen_tunings(run: Path) -> Metrics:
 
 
 def perturbations(run: Path) -> Metrics:
-    """`r1 at 0.1`, ...: R@1 with so much noise on all weights of the backbone, batch norm's too."""
+    """`r1 at 0.1`, ...: R@1 with so much noise on all weights of the backbone, batch norm's too; one draw for each, of
+    the run's seed: a table has several runs."""
     loaded, recipe = opened(run)
     task = _task(loaded)
     without = {name.replace("r1", "r1 at 0"): value for name, value in recalls(run).items() if _is_r1(name)}
 
     def measure(labelled: LabelledSet) -> Metrics:
-        return {f"r1 at {size:g}": mean for size, mean, _ in perturbed_retrieval(loaded.model, task, labelled)}
+        noised = perturbed_retrieval(loaded.model, task, labelled, seeds=(recipe.seed,))
+        return {f"r1 at {size:g}": r1 for size, r1, _ in noised}
 
     return without | over_sets(sets(recipe, task), measure)
 
