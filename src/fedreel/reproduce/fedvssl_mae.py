@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreel.reproduce.fedvssl_paper import BEST
-from fedreel.reproduce.spec import Row
+from fedreel.reproduce.spec import Choose, Row
 from fedreel.tasks.vision.evaluate.subject import UNTRAINED
 
 TIMED = 16  # rounds by which rows are timed
@@ -32,6 +32,13 @@ ADAM: Mapping[str, Any] = {
 }
 RATES = {"train.lr": (0.01, 0.03, 0.1)}
 ADAM_RATES = {"train.lr": (3e-4, 1e-3, 3e-3)}
+HELD_OUT = Choose(
+    "loss",
+    {"data.validate": True, "round.rounds": 90},
+    "the pretext, of clips held out of the training part",
+    higher=False,
+    without=tuple(KEPT),
+)
 SPEED: Mapping[str, Any] = {"task.pretext": "speed"}
 MAE: Mapping[str, Any] = {**ADAM, "task.pretext": "mae", "task.differences": False}
 MAE_SCALE: dict[str, dict[str, Any]] = {
@@ -43,7 +50,7 @@ MAE_SCALE: dict[str, dict[str, Any]] = {
             "VideoMAE": {f"task.backbone.{k}": v for k, v in {"width": 24, "depth": 1, "mlp": 24, "patch": 4}.items()},
         }
     },
-    "small": {"rows": {}, "seeds": (0, 1, 2), "timed": TIMED},
+    "small": {"rows": {}, "seeds": (0, 1, 2), "timed": TIMED, "choose_given": HELD_OUT},
 }
 
 
