@@ -32,6 +32,7 @@ SPARE, TIMES = 4, 2  # a place for so many more clients, or so many times as man
 QUARTERS = 4  # a recorded step is of a quarter of the clients, of two, three, or all
 FEW_CLIENTS = 8  # of so few, a step is recorded for each choice of them that comes again
 AGAIN = 2  # times that it came
+CHOICES = 16  # of more clients, choices that come in one group after another and of which a step is recorded, too
 
 
 class StackedTraining:
@@ -166,10 +167,14 @@ class Place:
         self.draws: OwnDraws | None = None
         self.taken = clients  # rows
         self._of: dict[tuple[int, ...], Replayed] = {}  # steps of clients that are not the first ones
+        self._usual: set[tuple[int, ...]] = set()  # clients that take a step together in one group after another
+        self._now: set[tuple[int, ...]] = set()  # those that do so in this group
+        self._before: set[tuple[int, ...]] = set()  # and that did in the last
 
     def enter(self, asks: Sequence[Ask], own_draws: bool) -> None:
         """Set everything up as these clients begin."""
         self.taken, device = len(asks), self.held.totals.device
+        self._before, self._now = self._now, set()
         self._begin(asks)
         for name, tensor in self.held.given.items():
             torch.stack([ask.given[name] for ask in asks], out=tensor[: self.taken])
@@ -200,14 +205,15 @@ class Place:
     def make(self, replayed: Replayed | None, members: Sequence[int], batch: tuple[Tensor, ...]) -> None:
         """A step of these clients, whose batches are stacked."""
         clients, last = self.clients, members[-1] + 1
-        quarter = 1 if clients <= FEW_CLIENTS else -(-clients // QUARTERS)
+        exactly = clients <= FEW_CLIENTS or (replayed is not None and self._come_again(tuple(members)))
+        quarter = 1 if exactly else -(-clients // QUARTERS)
         width = last if replayed is None else min(clients, -(-last // quarter) * quarter)
         step = self.step if replayed is None else replayed
         if len(members) == min(width, self.taken):
             nobody = width - len(members)
             self._draw_for([*members, *[None] * nobody])
             step(tuple(torch.cat([c, c[:1].expand(nobody, *c.shape[1:])]) for c in batch) if nobody else batch)
-        elif self.recorder is not None and clients <= FEW_CLIENTS:
+        elif self.recorder is not None and exactly:
             self._draw_for(members)
             self._step_of(tuple(members), self.recorder)(batch)
         elif replayed is not None and 2 * len(members) >= width:
@@ -219,6 +225,14 @@ class Place:
         else:
             self._draw_for(members)
             self.step.of(members)(batch)
+
+    def _come_again(self, members: tuple[int, ...]) -> bool:
+        """Whether these clients take steps together in one group after another, as they do where the same clients are
+        trained in every round: then a step is of them and of nobody else."""
+        self._now.add(members)
+        if members in self._before and len(self._usual) < CHOICES:
+            self._usual.add(members)
+        return members in self._usual
 
     def _step_of(self, members: tuple[int, ...], recorder: Recorder) -> Replayed:
         if members not in self._of:
