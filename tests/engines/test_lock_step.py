@@ -29,7 +29,7 @@ from fedreel.methods.fedprox import FedProx
 from fedreel.methods.fsar import FSAR
 from fedreel.methods.moon import MOON
 from fedreel.methods.scaffold import SCAFFOLD
-from support.lock_step import Counted, Job, alone, assert_same_end, together
+from support.lock_step import Counted, Seeded, alone, assert_same_end, together
 from support.stacked import EqualPoints, Points
 from support.toy import HeadStays, Random, Toy
 
@@ -73,7 +73,7 @@ ADAM = {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.1, "keep_optimizer": 
 def test_each_ends_as_it_does_alone(
     tmp_path: Path, counted: Counted, method: Method, task: Task, train: dict[str, Any]
 ) -> None:
-    jobs = [Job(seed, task, method, train=train) for seed in range(3)]
+    jobs = [Seeded(seed, task, method, train=train) for seed in range(3)]
     one = alone(jobs, tmp_path)
     assert [*counted] == [(5,)] * 9
     counted.groups.clear()
@@ -86,7 +86,7 @@ def test_each_ends_as_it_does_alone(
 
 def test_what_cannot_be_stacked_with_others_is_trained_as_alone_to_the_bit(tmp_path: Path, counted: Counted) -> None:
     """Networks of other widths, and layers that nobody trains but that each seed has its own of."""
-    jobs = [Job(0, Random(width=4)), Job(0, Random(width=5)), Job(0, Fixed()), Job(1, Fixed())]
+    jobs = [Seeded(0, Random(width=4)), Seeded(0, Random(width=5)), Seeded(0, Fixed()), Seeded(1, Fixed())]
     one = alone(jobs, tmp_path)
     counted.groups.clear()
     other, _ = together(jobs, tmp_path)
@@ -102,7 +102,7 @@ def test_runs_may_have_other_clients_and_other_numbers_of_rounds(tmp_path: Path,
         folders[-1].mkdir()
         (folders[-1] / "clients.txt").write_text(clients)
     steady = {"schedule": "constant"}
-    jobs = [Job(i, Toy(), rounds=2 + i, train=steady, source=folder) for i, folder in enumerate(folders)]
+    jobs = [Seeded(i, Toy(), rounds=2 + i, train=steady, source=folder) for i, folder in enumerate(folders)]
     one = alone(jobs, tmp_path)
     counted.groups.clear()
     other, _ = together(jobs, tmp_path)
@@ -112,7 +112,7 @@ def test_runs_may_have_other_clients_and_other_numbers_of_rounds(tmp_path: Path,
 
 
 def test_each_samples_its_own_clients(tmp_path: Path, counted: Counted) -> None:
-    jobs = [Job(seed, round={"fraction": 0.6}) for seed in range(3)]
+    jobs = [Seeded(seed, round={"fraction": 0.6}) for seed in range(3)]
     one = alone(jobs, tmp_path)
     other, _ = together(jobs, tmp_path)
     assert [*counted][-3:] == [(3, 3, 3)] * 3
@@ -122,7 +122,7 @@ def test_each_samples_its_own_clients(tmp_path: Path, counted: Counted) -> None:
 
 def test_no_more_are_stacked_than_fit(tmp_path: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vector, "MOST_CLIENTS", 11)
-    together([Job(seed, rounds=1) for seed in range(5)], tmp_path)
+    together([Seeded(seed, rounds=1) for seed in range(5)], tmp_path)
     assert [*counted] == [(5, 5), (5, 5), (5,)]
 
 
@@ -134,7 +134,7 @@ def test_one_that_diverges_does_so_alone(tmp_path: Path, counted: Counted) -> No
             for flat in fed.weights.flat.values():
                 flat.fill_(torch.nan)
 
-    jobs = [Job(0), Job(1, event=burst), Job(2)]
+    jobs = [Seeded(0), Seeded(1, event=burst), Seeded(2)]
     one = alone([jobs[0], jobs[2]], tmp_path)
     counted.groups.clear()
     other, outcomes = together(jobs, tmp_path)
@@ -157,7 +157,7 @@ def test_one_that_fails_does_so_alone_and_all_go_on_from_where_they_were(tmp_pat
 
         return event
 
-    jobs = [Job(seed, MOON_TASK, MOON(mu=0.5), rounds=6) for seed in range(4)]
+    jobs = [Seeded(seed, MOON_TASK, MOON(mu=0.5), rounds=6) for seed in range(4)]
     one = alone(jobs, tmp_path)
     stopped = [replace(job, event=stop(at)) for job, at in zip(jobs, (2, 4, 4, 7))]
     counted.groups.clear()
@@ -189,11 +189,11 @@ def test_random_numbers_of_the_process_are_to_each_run_what_they_are_to_one_alon
         torch.set_rng_state(states[0])
         np.random.set_state(states[1])
         random.setstate(states[2])
-        Job(seed, Random(), event=draw(f"alone {seed}", seed + 1)).run(tmp_path / f"alone-{seed}")
+        Seeded(seed, Random(), event=draw(f"alone {seed}", seed + 1)).run(tmp_path / f"alone-{seed}")
     torch.set_rng_state(states[0])
     np.random.set_state(states[1])
     random.setstate(states[2])
-    together([Job(seed, Random(), event=draw(f"together {seed}", seed + 1)) for seed in (0, 1)], tmp_path)
+    together([Seeded(seed, Random(), event=draw(f"together {seed}", seed + 1)) for seed in (0, 1)], tmp_path)
     for seed in (0, 1):
         assert drawn[f"together {seed}"] == drawn[f"alone {seed}"]
         assert len({*drawn[f"together {seed}"]}) == 3 * (seed + 1)
@@ -215,7 +215,7 @@ def test_without_memory_for_all_they_are_trained_apart(
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Place, "make", full)
-    jobs = [Job(seed, Random(clients=5)) for seed in range(2)]
+    jobs = [Seeded(seed, Random(clients=5)) for seed in range(2)]
     one = alone(jobs, tmp_path)
     other, outcomes = together(jobs, tmp_path)
     assert [o.error for o in outcomes] == [None] * 2
@@ -233,7 +233,7 @@ def test_ctrl_c_ends_all_and_they_can_be_resumed(tmp_path: Path, monkeypatch: py
             while True:
                 time.sleep(0.01)
 
-    jobs = [Job(0), Job(1, event=press), Job(2)]
+    jobs = [Seeded(0), Seeded(1, event=press), Seeded(2)]
     one = alone([replace(job, event=None) for job in jobs], tmp_path)
     fit, before = StackedTraining.fit_runs, {*threading.enumerate()}
 
@@ -254,7 +254,7 @@ def test_ctrl_c_ends_all_and_they_can_be_resumed(tmp_path: Path, monkeypatch: py
 
 
 def test_if_the_first_stacks_nothing_the_others_are_not_begun(tmp_path: Path) -> None:
-    folders, outcomes = together([Job(seed, engine="local") for seed in range(2)], tmp_path)
+    folders, outcomes = together([Seeded(seed, engine="local") for seed in range(2)], tmp_path)
     assert outcomes == [Outcome(True), Outcome()]
     assert not folders[1].exists()
 
@@ -262,11 +262,11 @@ def test_if_the_first_stacks_nothing_the_others_are_not_begun(tmp_path: Path) ->
 def test_the_seconds_of_all_are_no_more_than_passed(tmp_path: Path) -> None:
     spent: list[float] = []
 
-    def work(job: Job, folder: Path, clock: Clock) -> None:
+    def work(job: Seeded, folder: Path, clock: Clock) -> None:
         job.run(folder)
         spent.append(clock())
 
     begin = time.monotonic()
-    in_lock_step([partial(work, Job(i), tmp_path / str(i)) for i in range(3)], torch.device("cpu"))
+    in_lock_step([partial(work, Seeded(i), tmp_path / str(i)) for i in range(3)], torch.device("cpu"))
     assert 0 < sum(spent) <= time.monotonic() - begin
     assert all(spent)

@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Job:
+class Seeded:
     """A run of a task; `event` is called in every round, before anything is done. The task's population is as the
     file `clients.txt` of the folder `source` says, if that is there."""
 
@@ -78,7 +78,7 @@ def _eventful(method: Method, event: Callable[[Federation, int], None]) -> Metho
     return found
 
 
-def alone(jobs: Sequence[Job], root: Path) -> list[Path]:
+def alone(jobs: Sequence[Seeded], root: Path) -> list[Path]:
     """Their folders."""
     folders = [root / f"alone-{i}" for i in range(len(jobs))]
     for job, folder in zip(jobs, folders):
@@ -87,14 +87,14 @@ def alone(jobs: Sequence[Job], root: Path) -> list[Path]:
 
 
 def together(
-    jobs: Sequence[Job], root: Path, resume: bool = False, device: torch.device = CPU
+    jobs: Sequence[Seeded], root: Path, resume: bool = False, device: torch.device = CPU
 ) -> tuple[list[Path], list[Outcome]]:
     folders = [root / f"together-{i}" for i in range(len(jobs))]
     works = [partial(_carry_out, job, folder, resume) for job, folder in zip(jobs, folders)]
     return folders, in_lock_step(works, device)
 
 
-def _carry_out(job: Job, folder: Path, resume: bool, clock: Clock) -> None:
+def _carry_out(job: Seeded, folder: Path, resume: bool, clock: Clock) -> None:
     job.run(folder, resume and folder.exists())
 
 
