@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -29,6 +31,7 @@ from fedreel.methods.fedprox import FedProx
 from fedreel.methods.fsar import FSAR
 from fedreel.methods.moon import MOON
 from fedreel.methods.scaffold import SCAFFOLD
+from support.flower_site import environment
 from support.lock_step import Counted, Seeded, alone, assert_same_end, together
 from support.stacked import EqualPoints, Points
 from support.toy import HeadStays, Random, Toy
@@ -251,6 +254,31 @@ def test_ctrl_c_ends_all_and_they_can_be_resumed(tmp_path: Path, monkeypatch: py
     assert [o.error for o in outcomes] == [None] * 3
     for a, b in zip(one, other):
         assert_same_end(a, b)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from support.lock_step import Seeded, together
+
+def kill(fed, round):
+    if round == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+together([Seeded(0), Seeded(1, event=kill), Seeded(2)], Path(sys.argv[1]))
+"""
+
+
+def test_killed_all_go_on_from_where_they_were(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment(), check=False)
+    assert ended.returncode == -signal.SIGKILL
+    jobs = [Seeded(seed) for seed in range(3)]
+    one = alone(jobs, tmp_path)
+    assert not any((tmp_path / f"together-{i}" / "summary.json").exists() for i in range(3))
+    other, outcomes = together(jobs, tmp_path, resume=True)
+    assert [o.error for o in outcomes] == [None] * 3
+    for a, b in zip(one, other):
+        assert_same_end(a, b, repeated=True)
 
 
 def test_if_the_first_stacks_nothing_the_others_are_not_begun(tmp_path: Path) -> None:
