@@ -93,7 +93,7 @@ def reproduce(
         bool,
         typer.Option(
             "--together",
-            help="The seeds of a row in one process, their clients stacked: faster for small networks on a GPU"
+            help="The seeds of a row in one process, their clients stacked: for small networks on a GPU"
             " (engine vector). --jobs then counts rows.",
         ),
     ] = False,
