@@ -28,7 +28,8 @@ from fedreel.methods.fedprox import FedProx
 from fedreel.methods.fsar import FSAR
 from fedreel.methods.moon import MOON
 from fedreel.methods.scaffold import SCAFFOLD
-from support.stacked import EqualPoints, Maps, Masks, assert_close, assert_dropped_three_in_ten, both, masks
+from support.lock_step import Counted, Seeded, alone, assert_same_end, together
+from support.stacked import EqualPoints, Maps, Masks, Points, assert_close, assert_dropped_three_in_ten, both, masks
 from support.toy import Random, Toy, make_worker, orders, results
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -117,6 +118,30 @@ def test_recorded_random_numbers_are_as_many_and_differ_from_step_to_step(tmp_pa
     assert recorded
     assert abs(float(kept.mean()) - 14) < 0.3  # 20 draws of 0.7, a deviation of 2.05, and 2,000 of these
     assert 1.8 < float(kept.std()) < 2.3  # the same mask in every step would give 9.2
+
+
+@pytest.mark.parametrize(
+    ("method", "task"),
+    [(FedAvg(), Points()), (MOON(mu=0.5), Points()), (FSAR(blocks=1), Toy(clients=5))],
+    ids=["fedavg", "moon", "fsar"],
+)
+def test_runs_in_lock_step_end_as_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: list[bool], method: Method, task: Toy
+) -> None:
+    """The first, in whose place all are trained, ends before the others."""
+    counted, steady = Counted(monkeypatch), {"schedule": "constant", "lr": 0.05, "epochs": 4}
+    jobs = [
+        Seeded(seed, task, method, rounds=rounds, device="cuda", train=steady) for seed, rounds in enumerate((3, 6, 6))
+    ]
+    one = alone(jobs, tmp_path)
+    counted.groups.clear()
+    other, outcomes = together(jobs, tmp_path, device=torch.device("cuda"))
+    assert [o.error for o in outcomes] == [None] * 3
+    assert [*counted] == [(5, 5, 5)] * 3 + [(5, 5)] * 3
+    for a, b in zip(one, other):
+        assert_same_end(a, b, 10 * NEAR)
+    assert recorded
+    assert all(recorded)
 
 
 def test_many_rounds_take_no_more_memory_than_a_few(tmp_path: Path) -> None:

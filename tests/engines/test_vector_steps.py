@@ -51,7 +51,7 @@ from support.stacked import (
     ledger,
     masks,
 )
-from support.toy import Random, Toy, make_worker, orders, results
+from support.toy import Random, Toy, ToyPopulation, make_worker, orders, results
 
 
 @dataclass(frozen=True)
@@ -305,6 +305,47 @@ def test_of_a_few_clients_every_step_that_comes_again_is_recorded(
     steps = [after - before for before, after in pairwise(made)]
     assert steps[-1] == steps[-2] == 6
     assert {len(graph.inputs) for graph in recorders[0].made} == {2}  # no column says who takes part
+
+
+@dataclass(frozen=True)
+class Threes(Points):
+    """Of 15 clients the first three have 8 points, the next three 14, and so on: batches of 6 end in 2."""
+
+    clients: int = 15
+
+    def population(self, data: Any, seed: int) -> Population:
+        return InThrees(self, seed)
+
+
+class InThrees(ToyPopulation):
+    def __init__(self, task: Threes, seed: int) -> None:
+        super().__init__(task.clients, seed)
+
+    def data(self, client: str) -> ClientData:
+        whole, three = super().data(client), int(client[1:]) // 3
+        x, y = (t.repeat(8, *[1] * (t.dim() - 1))[: 8 + 6 * three + three // 3] for t in whole.train.tensors)
+        return ClientData(Tensors((x, y)), whole.test, whole.numbers)
+
+
+def test_of_many_clients_steps_of_those_are_recorded_who_take_them_in_every_round(
+    tmp_path: Path, recorders: list[FakeRecorder]
+) -> None:
+    """3, 6, 9, 12 and 15 of them have batches of 6; the last ones, of 2 or 3, are of 9 and of 6. A quarter of 15 would
+    be 4. Other clients, of whom a few come again, are trained rightly too."""
+    train, task = TrainConfig(batch_size=6, lr=0.02, momentum=0.9), Threes()
+    engine = VectorEngine(make_worker(tmp_path / "vector", FedAvg(), task, train))
+    local = LocalEngine(make_worker(tmp_path / "local", FedAvg(), task, train))
+    start, made, some = engine.blueprint.start.clone(), [], [f"c{i}" for i in range(2, 14)]
+    for first in range(0, 2000, 100):
+        wanted = orders(start, some if first in (500, 600, 900) else [*engine.clients], first)
+        for one, other in zip(results(local, wanted), results(engine, wanted), strict=True):
+            assert_close(one.weights, other.weights)
+            assert one.loss == pytest.approx(other.loss, abs=CLOSE)
+        made.append([graph.replays for graph in recorders[0].made])
+    assert len(recorders) == 1
+    replayed = [after - before for before, after in zip(made[-2], made[-1], strict=True)]
+    widths = [len(graph.inputs[0]) for graph, times in zip(recorders[0].made, replayed) for _ in range(times)]
+    assert sorted(widths) == [3, 6, 6, 9, 9, 12, 15]
 
 
 def test_on_a_cpu_long_steps_are_made_one_by_one(

@@ -89,6 +89,14 @@ def reproduce(
     out: Annotated[Path | None, typer.Option("--out", help="Folder [runs/reproduce/SYSTEM-TABLE-SCALE].")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     jobs: Annotated[int, typer.Option(help="Cells run at once, each in a process of its own.")] = 1,
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--together",
+            help="The seeds of a row in one process, their clients stacked: for small networks on a GPU"
+            " (engine vector). --jobs then counts rows.",
+        ),
+    ] = False,
     rows: Annotated[
         str,
         typer.Option(help="Only rows with this text in name or setting; 'A & B': both; 'A | B': one; '=A': all of it."),
@@ -131,7 +139,8 @@ def reproduce(
         _print_plan(plan(system, *tables, **asked, cells=cells), jobs)
         return
     try:
-        contents = fedreel.reproduce.reproduce(system, *tables, **asked, cells=cells, device=device, jobs=jobs)
+        asked |= {"cells": cells, "device": device, "jobs": jobs, "together": together}
+        contents = fedreel.reproduce.reproduce(system, *tables, **asked)
     except KeyboardInterrupt:
         say("\nInterrupted. Finished cells are kept: run the same command again to go on.", err=True)
         raise typer.Exit(130) from None

@@ -46,7 +46,7 @@ class OfJob(Generic[R]):
 
     @property
     def key(self) -> Hashable:
-        return (self.function, *map(_key, self.given))
+        return (self.function, *map(value_key, self.given))
 
     def held(self) -> OfJob[R]:
         """The same, with tensors of its own."""
@@ -98,7 +98,7 @@ def adjustment(function: Callable[Concatenate[Step, Gradients, P], Gradients]) -
     return of_job
 
 
-def _key(value: Any) -> Hashable:
+def value_key(value: Any) -> Hashable:
     """Tensors by their form, settings by their value, and objects (a model, the task) by themselves."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype

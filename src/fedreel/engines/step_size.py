@@ -50,7 +50,7 @@ def measured_step(worker: Worker) -> StepSize:
             torch.cuda.reset_peak_memory_stats(worker.device)
         held = torch.cuda.memory_allocated(worker.device) if gpu else 0
         params = [p for p in worker.model.parameters() if p.requires_grad]
-        with FlopCounterMode(display=False) as counter, _Kernels() as kernels:
+        with FlopCounterMode(display=False) as counter, Kernels() as kernels:
             step_alone(worker.model, worker.task, params, worker.config, batch)
         memory = torch.cuda.max_memory_allocated(worker.device) - held if gpu else 0
         return StepSize(float(counter.get_total_flops()), kernels.count, memory)
@@ -61,7 +61,7 @@ def measured_step(worker: Worker) -> StepSize:
         generator.set_state(random)
 
 
-class _Kernels(TorchDispatchMode):
+class Kernels(TorchDispatchMode):
     """Counts operations on tensors; those that only look at memory in another way are none."""
 
     count = 0

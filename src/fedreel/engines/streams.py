@@ -14,6 +14,7 @@ from fedreel.core.client import Worker
 from fedreel.core.job import Job
 from fedreel.core.update import Failure, Order, Result, buffers
 from fedreel.engines.local import LocalEngine, attempt
+from fedreel.engines.own_random import OwnRandom
 from fedreel.engines.step_size import measured_step
 from fedreel.errors import RecipeError
 
@@ -92,7 +93,7 @@ class _Lane:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.order: Order | None = None
-        self._random = _Random(worker.device)
+        self._random = OwnRandom(worker.device)
         gpu = worker.device.type == "cuda"
         self._stream = torch.cuda.Stream(worker.device) if gpu else None
         self._until: torch.cuda.Event | None = None
@@ -170,28 +171,3 @@ class _Lane:
 
 def _on_gpu(tensor: Tensor) -> bool:
     return tensor.is_cuda
-
-
-class _Random:
-    """Within it torch's random numbers, which are one sequence for the whole process, are a lane's own. On a GPU it is
-    the state itself that is exchanged, not its value: a recorded step draws from the state it was recorded with."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._own = torch.default_generator.get_state()
-        self._gpu = torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else None
-        self._own_there = self._gpu.clone_state() if self._gpu is not None else torch.Generator()
-
-    def __enter__(self) -> None:
-        self._exchange()
-
-    def __exit__(self, *_: object) -> None:
-        self._exchange()
-
-    def _exchange(self) -> None:
-        others = torch.default_generator.get_state()
-        torch.default_generator.set_state(self._own)
-        self._own = others
-        if self._gpu is not None:
-            others_there = self._gpu.graphsafe_get_state()
-            self._gpu.graphsafe_set_state(self._own_there)
-            self._own_there = others_there

@@ -16,6 +16,7 @@ from fedreel.core.residence import memory_of
 from fedreel.core.training import Fitted
 from fedreel.core.update import TRAIN, Order, Reply, Result, Update
 from fedreel.engines.local import LocalEngine, attempt
+from fedreel.engines.lock_step import companion
 from fedreel.engines.stacked.ask import Ask, CannotStack, asked_with_terms, full_ask, plain_ask
 from fedreel.engines.stacked.draws import generator_of
 from fedreel.engines.stacked.feed import steps_of
@@ -52,6 +53,7 @@ class VectorEngine(LocalEngine):
         self._said: set[str] = set()
         self._stacked = self._alone = 0  # clients that were trained so
         self._looked = False
+        self._companion = companion()
         self._ahead = gpu  # whether training goes on while this process does something else
         if worker.fuser is not None:
             self.notices.append(UNFUSED)
@@ -181,7 +183,7 @@ class VectorEngine(LocalEngine):
         finish = self._finish if self._plain else self._go_on
         try:
             self.worker.check_training()
-            trained = self._training.fit(asks)
+            trained = self._fit(asks)
         except CannotStack as reason:
             self._obstacle = str(reason)
             self._say(self._obstacle)
@@ -190,6 +192,11 @@ class VectorEngine(LocalEngine):
             _log.debug("clients that could not be trained together are trained one by one: %s", error)
             return {}
         return {ask.client.name: partial(finish, trained, row) for row, ask in enumerate(asks)}
+
+    def _fit(self, asks: list[Ask]) -> Trained:
+        if self._companion is None:
+            return self._training.fit(asks)
+        return self._companion.fit(self._training, asks, self.slots)
 
     def _finish(self, trained: Trained, row: int, order: Order) -> Update:
         worker, ask = self.worker, trained.asks[row]

@@ -42,13 +42,15 @@ def reproduce(
     seeds: int | None = None,
     set: Mapping[str, Any] | None = None,
     cells: Path | None = None,
+    together: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Run every cell (row x seed) of the tables that is not finished yet, `jobs` at a time; a cell that several tables
-    show is run once. Where rows have settings to choose, all that are to be tried are run first. After each cell,
-    TABLE.json and TABLE.html of the tables that show it are written; returns what is in them, by table. `rows` takes
-    only rows with this text in their name or setting (`A & B`: both, `A | B`: one, `=A`: the whole of it); `seeds` so
-    many seeds instead of the scale's; `set` goes over the settings of all rows. `cells` is a text file: finished cells
-    that it has are not run, and those that get finished are put into it."""
+    """Run every cell (row x seed) of the tables that is not finished yet, `jobs` at a time, or with `together` so many
+    rows, the seeds of each in lock-step; a cell that several tables show is run once. Where rows have settings to
+    choose, all that are to be tried are run first. After each cell, TABLE.json and TABLE.html of the tables that show
+    it are written; returns what is in them, by table. `rows` takes only rows with this text in their name or setting
+    (`A & B`: both, `A | B`: one, `=A`: the whole of it); `seeds` so many seeds instead of the scale's; `set` goes over
+    the settings of all rows. `cells` is a text file: finished cells that it has are not run, and those that get
+    finished are put into it."""
     sweeps = wanted(system, *tables, scale=scale, data=data, out=out, rows=rows, seeds=seeds, over=set or {})
     kept = open_kept(cells, data) if cells else None
     out.mkdir(parents=True, exist_ok=True)
@@ -60,7 +62,7 @@ def reproduce(
         for cell in sweep.cells():
             shown.setdefault(cell.folder, []).append(sweep)
     contents: dict[str, dict[str, Any]] = {}
-    for number, cell in enumerate(each_done(asked, device, jobs, kept), 1):
+    for number, cell in enumerate(each_done(asked, device, jobs, kept, together), 1):
         print(f"[{number}/{len(asked)}] {cell.name}, seed {cell.seed}: done", file=sys.stderr, flush=True)
         for sweep in shown[cell.folder]:
             content = contents[sweep.table] = sweep.collect()

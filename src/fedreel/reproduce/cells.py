@@ -34,18 +34,18 @@ class Cell:
     compute: Callable[[Recipe], Metrics] | None
     derive: tuple[Callable[[Path], Metrics], ...]
 
-    def run(self, device: str, quiet: bool) -> None:
-        """Run it to its end; training that diverges is an end, too."""
+    def run(self, device: str, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        """Run it to its end; training that diverges is an end, too. How long it takes goes by this clock."""
         if self.finished():
             return
-        begin, before = time.monotonic(), seconds_of(self.folder) or 0.0
+        begin, before = clock(), seconds_of(self.folder) or 0.0
         try:
             self._run(device, quiet)
         except Diverged as error:
             write_atomic(self.folder / DIVERGED, json.dumps({"reason": error.problem}) + "\n")
         finally:
             if self.folder.exists():
-                taken = round(before + time.monotonic() - begin, 1)
+                taken = round(before + clock() - begin, 1)
                 write_atomic(self.folder / TAKEN, json.dumps({"seconds": taken}) + "\n")
 
     def finished(self) -> bool:

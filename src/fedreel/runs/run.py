@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
@@ -99,9 +99,9 @@ def run(
             check_private(recipe, method, engine.blueprint)
             progress = folder.begin(device, engine.blueprint.digest, _conditions(engine))
             now.write()
-            with ProgressLine(title, rounds) as line:
+            with nullcontext() if quiet else ProgressLine(title, rounds) as line:
                 # the folder's round_done is the commit: last, so that all else of the round is written before it
-                watchers: list[Watcher] = [*(make(out) for make in trackers), *([] if quiet else [line]), now, folder]
+                watchers: list[Watcher] = [*(make(out) for make in trackers), *([line] if line else []), now, folder]
                 disclosure = make_disclosure(recipe, task, len(engine.clients), out)
                 fed = Federation(
                     engine,

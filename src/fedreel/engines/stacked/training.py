@@ -17,11 +17,12 @@ from fedreel.core.task import Examples, Tensors
 from fedreel.core.timing import Stopwatch, Times, resident
 from fedreel.core.training import Fitted
 from fedreel.engines.stacked.agreement import Agreement, agreement, held_rows, trained_names
+from fedreel.engines.stacked.alike import Ground, ground_of
 from fedreel.engines.stacked.ask import Ask, CannotStack
 from fedreel.engines.stacked.draws import OwnDraws, generator_of
 from fedreel.engines.stacked.feed import Form, feed, steps_of
 from fedreel.engines.stacked.optimizers import make_row_optimizer
-from fedreel.engines.stacked.rows import Named, Rows
+from fedreel.engines.stacked.rows import Named, Part, Rows
 from fedreel.engines.stacked.step import Kind, StackedStep
 from fedreel.machine.device import sent
 
@@ -31,6 +32,7 @@ SPARE, TIMES = 4, 2  # a place for so many more clients, or so many times as man
 QUARTERS = 4  # a recorded step is of a quarter of the clients, of two, three, or all
 FEW_CLIENTS = 8  # of so few, a step is recorded for each choice of them that comes again
 AGAIN = 2  # times that it came
+CHOICES = 16  # of more clients, choices that come in one group after another and of which a step is recorded, too
 
 
 class StackedTraining:
@@ -42,6 +44,10 @@ class StackedTraining:
         self._kinds: dict[Hashable, tuple[Kind, Agreement] | CannotStack] = {}
         self._places: OrderedDict[tuple[Hashable, int], Place] = OrderedDict()  # by kind and size
         self._stream = torch.cuda.Stream(worker.device) if worker.device.type == "cuda" else None
+
+    @cached_property
+    def ground(self) -> Ground:
+        return ground_of(self._worker)
 
     def check(self, ask: Ask) -> None:
         """Raise `CannotStack` unless this client's steps can be stacked; tried out on the first of their kind. Where
@@ -68,17 +74,37 @@ class StackedTraining:
     def fit(self, asks: Sequence[Ask]) -> Trained:
         """Train clients that ask for the same. Those with batches of equal form take a step together. Those with fewer
         batches begin later, so that all end an epoch, with their shorter batches, at the same time."""
+        return self.fit_runs([asks])[0]
+
+    def fit_runs(self, runs: Sequence[Sequence[Ask]]) -> list[Trained]:
+        """Train clients of several runs that ask for the same, the first of them this worker's; those of each apart."""
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self._worker.device))
         with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
-            return self._fit(asks)
+            order = sorted((-len(ask.examples), run, i) for run, asks in enumerate(runs) for i, ask in enumerate(asks))
+            asks = [runs[run][i] for _, run, i in order]
+            place, counts, watch = self._fit(asks, runs[0][0])
+            rows = [[0] * len(asks) for asks in runs]
+            for row, (_, run, i) in enumerate(order):
+                rows[run][i] = row
+            effort = Effort(watch, len(asks))
+            trained = [Trained(place, own, at, counts, effort) for own, at in zip(runs, rows)]
+            effort.begun(place.held.totals.is_cuda)
+            return trained
 
-    def _fit(self, asks: Sequence[Ask]) -> Trained:
-        worker, epochs = self._worker, asks[0].epochs
+    def forget(self) -> None:
+        """Give back all memory that is kept for later groups."""
+        if self._stream is not None:
+            self._stream.synchronize()
+        self._places.clear()
+
+    def _fit(self, asks: Sequence[Ask], like: Ask) -> tuple[Place, list[int], Stopwatch]:
+        """Where clients have been trained, in how many steps each, and how long; `like` is one of this worker's."""
+        worker, epochs = self._worker, like.epochs
         size = worker.config.batch_size
         worker.model.train()
-        place = self._place(asks)
-        place.enter(worker, asks, self._own_draws)
+        place = self._place(like, len(asks))
+        place.enter(asks, self._own_draws)
         steps = [steps_of(ask.examples, size) for ask in asks]
         made = Replayed(place.step, epochs * max(steps), place.recorder, (place,)) if place.recorder else None
         counts, shared = [0] * len(asks), _Shared(steps)
@@ -92,13 +118,13 @@ class StackedTraining:
                     counts[member] += 1
                 if len(asks) >= FEW and shared.seldom:
                     raise CannotStack(f"batches of different clients have different shapes ({shared})")
-        return Trained(place, asks, counts, worker, watch)
+        return place, counts, watch
 
-    def _place(self, asks: Sequence[Ask]) -> Place:
+    def _place(self, like: Ask, clients: int) -> Place:
         """One for as many clients, or for more if that has recordings: no group is as large as the one before where
         clients come and go, or where some begin with what they kept and others do not. Of a kind whose groups vary so,
         places are for 2, 4, 8, ... clients: a few serve all."""
-        kind, clients = asks[0].kind, len(asks)
+        kind = like.kind
         sizes, most = [size for k, size in self._places if k == kind], max(clients + SPARE, TIMES * clients)
         size = clients
         if self._make_recorder is not None and sizes:
@@ -106,10 +132,10 @@ class StackedTraining:
             size = min((size for size in sizes if clients <= size <= most), default=anew)
         key = kind, size
         if key not in self._places:
-            found = self._kinds[asks[0].kind, _looks(asks[0].examples)]
+            found = self._kinds[kind, _looks(like.examples)]
             assert not isinstance(found, CannotStack)
             recorder = self._make_recorder() if self._make_recorder is not None else None
-            self._places[key] = Place(self._worker, *found, asks[0], size, recorder)
+            self._places[key] = Place(self._worker, *found, like, size, recorder)
             while len(self._places) > PLACES:
                 if self._stream is not None:
                     self._stream.synchronize()  # it may still work there
@@ -141,11 +167,15 @@ class Place:
         self.draws: OwnDraws | None = None
         self.taken = clients  # rows
         self._of: dict[tuple[int, ...], Replayed] = {}  # steps of clients that are not the first ones
+        self._usual: set[tuple[int, ...]] = set()  # clients that take a step together in one group after another
+        self._now: set[tuple[int, ...]] = set()  # those that do so in this group
+        self._before: set[tuple[int, ...]] = set()  # and that did in the last
 
-    def enter(self, worker: Worker, asks: Sequence[Ask], own_draws: bool) -> None:
+    def enter(self, asks: Sequence[Ask], own_draws: bool) -> None:
         """Set everything up as these clients begin."""
-        self.taken = len(asks)
-        self._begin(worker, asks)
+        self.taken, device = len(asks), self.held.totals.device
+        self._before, self._now = self._now, set()
+        self._begin(asks)
         for name, tensor in self.held.given.items():
             torch.stack([ask.given[name] for ask in asks], out=tensor[: self.taken])
         for tensor in (*self.held.slots.values(), self.held.totals):
@@ -156,9 +186,9 @@ class Place:
         self.optimizer.reset(asks[0].lr)
         self.draws = self.step.draws = None
         if self._random and own_draws:
-            self.draws = self.step.draws = OwnDraws([ask.random for ask in asks], worker.device)
+            self.draws = self.step.draws = OwnDraws([ask.random for ask in asks], device)
         elif self._random:
-            generator_of(worker.device).set_state(asks[0].random)
+            generator_of(device).set_state(asks[0].random)
 
     def inputs(self, form: Form) -> tuple[Tensor, ...] | None:
         """Where a recorded step reads batches of this form. What is put there need not be copied for a replay."""
@@ -166,23 +196,24 @@ class Place:
         own = (r.inputs for r in kept if r.step is self.step)
         return next((found for found in own if tuple((t.shape, t.dtype) for t in found) == form), None)
 
-    def trained(self, clients: int) -> Rows:
-        """The models of the first so many, as they are now."""
-        rows = Rows.zeros(self.layout, clients, self.held.totals.device)
-        torch._foreach_copy_([*rows.stacked([*self._models]).values()], [t[:clients] for t in self._models.values()])
-        return rows
+    def trained(self, rows: Part, clients: int) -> Rows:
+        """The models of these clients, as they are now."""
+        found = Rows.zeros(self.layout, clients, self.held.totals.device)
+        torch._foreach_copy_([*found.stacked([*self._models]).values()], [t[rows] for t in self._models.values()])
+        return found
 
     def make(self, replayed: Replayed | None, members: Sequence[int], batch: tuple[Tensor, ...]) -> None:
         """A step of these clients, whose batches are stacked."""
         clients, last = self.clients, members[-1] + 1
-        quarter = 1 if clients <= FEW_CLIENTS else -(-clients // QUARTERS)
+        exactly = clients <= FEW_CLIENTS or (replayed is not None and self._come_again(tuple(members)))
+        quarter = 1 if exactly else -(-clients // QUARTERS)
         width = last if replayed is None else min(clients, -(-last // quarter) * quarter)
         step = self.step if replayed is None else replayed
         if len(members) == min(width, self.taken):
             nobody = width - len(members)
             self._draw_for([*members, *[None] * nobody])
             step(tuple(torch.cat([c, c[:1].expand(nobody, *c.shape[1:])]) for c in batch) if nobody else batch)
-        elif self.recorder is not None and clients <= FEW_CLIENTS:
+        elif self.recorder is not None and exactly:
             self._draw_for(members)
             self._step_of(tuple(members), self.recorder)(batch)
         elif replayed is not None and 2 * len(members) >= width:
@@ -195,6 +226,14 @@ class Place:
             self._draw_for(members)
             self.step.of(members)(batch)
 
+    def _come_again(self, members: tuple[int, ...]) -> bool:
+        """Whether these clients take steps together in one group after another, as they do where the same clients are
+        trained in every round: then a step is of them and of nobody else."""
+        self._now.add(members)
+        if members in self._before and len(self._usual) < CHOICES:
+            self._usual.add(members)
+        return members in self._usual
+
     def _step_of(self, members: tuple[int, ...], recorder: Recorder) -> Replayed:
         if members not in self._of:
             step = self.step.of(members)
@@ -205,7 +244,7 @@ class Place:
         if self.draws is not None:
             self.draws.members = members
 
-    def _begin(self, worker: Worker, asks: Sequence[Ask]) -> None:
+    def _begin(self, asks: Sequence[Ask]) -> None:
         """Set up the clients' models."""
         models = [next(iter(ask.client.models.values())) for ask in asks]
         same = all(m is models[0] for m in models) and models[0].layout == self.layout
@@ -213,10 +252,10 @@ class Place:
             received = asks[0].client.received
             torch._foreach_copy_([*self._models.values()], [received[n].expand_as(t) for n, t in self._models.items()])
             return
-        rows = Rows.empty(self.layout, self.taken, worker.device)
+        rows = Rows.empty(self.layout, self.taken, self.held.totals.device)
         for row, ask in enumerate(asks):
             if ask.start is None:
-                worker.enter(ask.client, rows[row])
+                ask.client._worker.enter(ask.client, rows[row])
             else:
                 rows[row].put(ask.start)
         own = [t[: self.taken] for t in self._models.values()]
@@ -224,24 +263,24 @@ class Place:
 
 
 class Trained:
-    """How a group of clients ended. It has memory of its own: the place is for the next group."""
+    """How clients of a run ended. It has memory of its own: the place is for the next group."""
 
     def __init__(
-        self, place: Place, asks: Sequence[Ask], counts: Sequence[int], worker: Worker, watch: Stopwatch
+        self, place: Place, asks: Sequence[Ask], rows: Sequence[int], counts: Sequence[int], effort: Effort
     ) -> None:
-        self.asks, self._counts, self._watch = asks, counts, watch
-        self.rows = place.trained(len(asks))
+        """They had these rows of the place, in which so many steps were made of each."""
+        worker, device = asks[0].client._worker, place.held.totals.device
+        self.asks, self._effort, self._counts = asks, effort, [counts[row] for row in rows]
+        first = [*rows] == [*range(len(rows))]
+        part: Part = slice(0, len(rows)) if first else sent(torch.tensor(rows), device)
+        self.rows = place.trained(part, len(rows))
         self.travelling = self.rows.take(worker.travelling)
         self._measure()
-        slots, held = place.held.slots, place.optimizer
-        self._kept = (
-            [held.state(slots, row) for row in range(len(asks))] if worker.config.keep_optimizer else [{} for _ in asks]
-        )
-        self._random = None if place.draws is None else [*place.draws.states]
-        self._totals = place.held.totals.to("cpu", copy=True, non_blocking=True)
-        gpu = place.held.totals.is_cuda
-        self._until = torch.cuda.current_stream().record_event() if gpu else None
-        watch.rest()
+        slots, optimizer = place.held.slots, place.optimizer
+        keeps = worker.config.keep_optimizer
+        self._kept = [optimizer.state(slots, row) for row in rows] if keeps else [{} for _ in asks]
+        self._random = None if place.draws is None else [place.draws.states[row] for row in rows]
+        self._totals = place.held.totals[part].to("cpu", copy=True, non_blocking=True)
 
     def _measure(self) -> None:
         """Have it found out how far clients went from the model that all were sent, as whoever admits them will want
@@ -252,28 +291,16 @@ class Trained:
         if known and self.travelling.compared_at_once:
             self.travelling.measure(models[0])
 
-    def wait(self) -> None:
-        """Until the device has done it."""
-        if self._until is not None:
-            self._until.synchronize()
-
     def fitted(self, row: int) -> Fitted:
-        times, total = self._times, self._losses[row]
+        times, total = self._effort.times, self._losses[row]
         seen = self.asks[row].epochs * len(self.asks[row].examples)
         loss = total / seen if seen else math.nan
         return Fitted(loss, seen, self._counts[row], self.asks[row].lr, times)
 
     @cached_property
-    def _times(self) -> Times:
-        """Of each client, when the device is done. Since the last step was begun other work may have been done here."""
-        self._watch.go_on()
-        self.wait()
-        return self._watch.stop() / len(self.asks)
-
-    @cached_property
     def _losses(self) -> list[float]:
         """Sums, when the device is done."""
-        self.wait()
+        self._effort.wait()
         return [float(total) for total in self._totals.tolist()]
 
     def kept(self, row: int) -> Named:
@@ -283,6 +310,31 @@ class Trained:
     def random(self, row: int) -> Tensor | None:
         """Where the client's random numbers are, if it drew its own."""
         return None if self._random is None else self._random[row]
+
+
+class Effort:
+    """What a group's training took, of however many runs its clients are."""
+
+    def __init__(self, watch: Stopwatch, clients: int) -> None:
+        self._watch, self._clients = watch, clients
+        self._until: torch.cuda.Event | None = None
+
+    def begun(self, on_gpu: bool) -> None:
+        """All of it is done, or on a GPU ordered."""
+        self._until = torch.cuda.current_stream().record_event() if on_gpu else None
+        self._watch.rest()
+
+    def wait(self) -> None:
+        """Until the device has done it."""
+        if self._until is not None:
+            self._until.synchronize()
+
+    @cached_property
+    def times(self) -> Times:
+        """Of each client, when the device is done. Since the last step was begun other work may have been done here."""
+        self._watch.go_on()
+        self.wait()
+        return self._watch.stop() / self._clients
 
 
 def _looks(examples: Examples) -> Hashable:
