@@ -68,6 +68,20 @@ def declared(method: Method, task: Task, order: Order, privacy: PrivacyConfig | 
     )
 
 
+class Declarations:
+    """What replies to the orders of a run may hold, looked up once for each kind of order."""
+
+    def __init__(self, method: Method, task: Task, privacy: PrivacyConfig | None) -> None:
+        self._of, self._known = (method, task, privacy), dict[tuple[str, str], Declared]()
+
+    def __call__(self, order: Order) -> Declared:
+        key = order.kind, order.question
+        if key not in self._known:
+            method, task, privacy = self._of
+            self._known[key] = declared(method, task, order, privacy)
+        return self._known[key]
+
+
 def _message(answer: Answer) -> str:
     """What is wrong with a message of a secure sum, before anybody reads it."""
     text = answer.tensor("secure-message")

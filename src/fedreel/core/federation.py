@@ -12,7 +12,7 @@ from fedreel.config import RoundConfig, TransferConfig
 from fedreel.core.admission import Admission, agreeing
 from fedreel.core.aggregate import Aggregator, Average, CappedMean, check_weighing, make_aggregator
 from fedreel.core.chains import Chain, too_few
-from fedreel.core.declared import Declared, declared
+from fedreel.core.declared import Declarations
 from fedreel.core.disclosure import Disclosure, testers
 from fedreel.core.engine import Engine
 from fedreel.core.flight import Arrival, Flight
@@ -55,7 +55,7 @@ class Federation(Server):
         self._disclosure = disclosure or Disclosure(seed)
         self._disclosure.begin(self.memory)
         made, sites = engine.blueprint, getattr(engine, "at_sites", False)
-        self._declared: dict[tuple[str, str], Declared] = {}  # by kind of order and question
+        self._declare = Declarations(method, made.task, self._disclosure.privacy)
         coded = make_coded(transfer, made.travelling)
         self._together = getattr(engine, "gathers", sites) and transfer is not None and transfer.together
         self._admission = Admission(made.travelling, config.max_change, self._declare, config.max_count, coded)
@@ -235,13 +235,6 @@ class Federation(Server):
         return self.stats
 
     # behind it
-
-    def _declare(self, order: Order) -> Declared:
-        """What the reply to an order may hold."""
-        key = order.kind, order.question
-        if key not in self._declared:
-            self._declared[key] = declared(self._method, self.task, order, self._disclosure.privacy)
-        return self._declared[key]
 
     def _counted(self, tested: Mapping[str, Any]) -> list[str]:
         """Whose tests are in the means."""
