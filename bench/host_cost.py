@@ -19,55 +19,24 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 ENGINES = ("local", "vector")
-CLIENTS, COHORT, EXAMPLES, ROUNDS = 1000, 50, 10, 40
+COHORT, EXAMPLES, ROUNDS = 50, 10, 40
 
 
 def measured(engine: str, profiled: bool, rounds: int = ROUNDS) -> float:
     """Microseconds of a core for a client, of the median round."""
     import torch
-    from torch import Tensor, nn
-    from torch.nn import functional as F
 
     from fedreel.config import TrainConfig
-    from fedreel.core.task import ClientData, Examples, Outputs, Population, Task, Tensors
     from fedreel.methods.fedavg import FedAvg
     from loops import WARM_UP, federated
+    from points import Points
 
     torch.set_num_threads(1)
-
-    class People(Population):
-        def __init__(self) -> None:
-            self.clients = tuple(map(str, range(CLIENTS)))
-            self.seen = torch.randn(CLIENTS, EXAMPLES, 4, generator=torch.Generator().manual_seed(0))
-            self.wanted = (self.seen[..., 0] > 0).long()
-
-        def data(self, client: str) -> ClientData:
-            seen, wanted = self.seen[int(client)], self.wanted[int(client)]
-            return ClientData(Tensors((seen, wanted)), Tensors((seen[:0], wanted[:0])), {})
-
-    @dataclass(frozen=True)
-    class Points(Task):
-        def model(self) -> nn.Module:
-            return nn.Linear(4, 2)
-
-        def population(self, data: Any, seed: int) -> Population:
-            return People()
-
-        def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
-            logits = model(batch[0])
-            return Outputs(logits, logits)
-
-        def loss(self, outputs: Outputs, batch: tuple[Tensor, Tensor]) -> Tensor:
-            return F.cross_entropy(outputs.logits, batch[1])
-
-        def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
-            return {"n": 0.0}
 
     profile, config, ticks = cProfile.Profile(time.process_time), TrainConfig(batch_size=EXAMPLES, lr=0.1), []
 
@@ -78,7 +47,7 @@ def measured(engine: str, profiled: bool, rounds: int = ROUNDS) -> float:
         if round == WARM_UP + 1 + rounds:
             profile.disable()
 
-    federated(Points(), FedAvg(), config, rounds, "cpu", watch, engine=engine, clients=COHORT)
+    federated(Points(EXAMPLES), FedAvg(), config, rounds, "cpu", watch, engine=engine, clients=COHORT)
     if profiled:
         for order in ("cumtime", "tottime"):
             pstats.Stats(profile).sort_stats(order).print_stats(60)

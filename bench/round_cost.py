@@ -24,55 +24,24 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 PARTS = ("stacked", "clips")
-CLIENTS, COHORT, BATCH, STEPS = 1000, 50, 10, 5
+COHORT, BATCH, STEPS = 50, 10, 5
 OWNERS = 5
 
 
 def stacked(rounds: int) -> dict[str, float]:
-    import torch
-    from torch import Tensor, nn
-    from torch.nn import functional as F
+    from torch import Tensor
 
     from fedreel.config import TrainConfig
-    from fedreel.core.task import ClientData, Examples, Outputs, Population, Task, Tensors
     from fedreel.engines.stacked.step import StackedStep
     from fedreel.methods.fedavg import FedAvg
     from loops import WARM_UP, federated
-
-    class People(Population):
-        def __init__(self) -> None:
-            self.clients = tuple(map(str, range(CLIENTS)))
-            self.seen = torch.randn(CLIENTS, BATCH * STEPS, 4, generator=torch.Generator().manual_seed(0))
-            self.wanted = (self.seen[..., 0] > 0).long()
-
-        def data(self, client: str) -> ClientData:
-            seen, wanted = self.seen[int(client)], self.wanted[int(client)]
-            return ClientData(Tensors((seen, wanted)), Tensors((seen[:0], wanted[:0])), {})
-
-    @dataclass(frozen=True)
-    class Points(Task):
-        def model(self) -> nn.Module:
-            return nn.Linear(4, 2)
-
-        def population(self, data: Any, seed: int) -> Population:
-            return People()
-
-        def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Outputs:
-            logits = model(batch[0])
-            return Outputs(logits, logits)
-
-        def loss(self, outputs: Outputs, batch: tuple[Tensor, Tensor]) -> Tensor:
-            return F.cross_entropy(outputs.logits, batch[1])
-
-        def evaluate(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, float]:
-            return {"n": 0.0}
+    from points import Points
 
     step, spent, ticks = StackedStep.on, [0.0], []
 
@@ -85,7 +54,7 @@ def stacked(rounds: int) -> dict[str, float]:
     with patch.object(StackedStep, "on", timed):
         config = TrainConfig(batch_size=BATCH, lr=0.1)
         federated(
-            Points(),
+            Points(BATCH * STEPS),
             FedAvg(),
             config,
             rounds,
