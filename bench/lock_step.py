@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -35,10 +36,11 @@ WAYS = {"apart": False, "in lock-step": True}
 
 
 def cells_of(arguments: argparse.Namespace, out: Path, rounds: int) -> list[Cell]:
-    over: dict[str, Any] = {"engine.name": "vector", "round.rounds": rounds}
-    over |= {key: json.loads(value) for key, value in (text.split("=", 1) for text in arguments.set)}
     given = {"scale": arguments.scale, "data": arguments.data, "rows": arguments.rows, "seeds": arguments.seeds}
-    return [cell for s in wanted("fsar", "table1", out=out, over=over, **given) for cell in s.cells()]
+    cells = [cell for s in wanted("fsar", "table1", out=out, over={}, **given) for cell in s.cells()]
+    own = {"engine.name": "vector", "round.rounds": rounds}  # a table refuses what would undo its rows
+    own |= {key: json.loads(value) for key, value in (text.split("=", 1) for text in arguments.set)}
+    return [replace(cell, settings={**cell.settings, **own}) for cell in cells]
 
 
 def begins(cell: Cell) -> list[float]:

@@ -1,4 +1,4 @@
-"""Stacked convolutions and layer norms as a GPU makes them: what each client's own would give, in fewer kernels."""
+"""Stacked operations as a GPU makes them: what each client's own would give, in fewer kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedreel.config import RoundConfig
 from fedreel.core.method import Method
 from fedreel.core.task import Outputs
-from fedreel.engines.stacked import convolutions, step
+from fedreel.engines.stacked import convolutions, fastest, products, step
 from fedreel.engines.stacked.convolutions import convolution, pays
 from fedreel.engines.stacked.norms import layer_norm
 from fedreel.engines.stacked.step import ChannelsApart
@@ -56,6 +56,12 @@ def seen() -> Any:
     return Noting()
 
 
+@pytest.fixture(params=[0, -1], ids=["groups", "products"])
+def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Derivatives are made this way; on a GPU whichever is the faster."""
+    monkeypatch.setattr(convolutions, "fastest", lambda key, device, *ways: ways[request.param]())
+
+
 def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
@@ -79,6 +85,7 @@ def assert_same(conv: Conv, size: tuple[int, ...], kernel: tuple[int, ...], dim:
         torch.testing.assert_close(ours, plain, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("kernel", "size"), [((3, 3), (9, 8)), ((1, 1), (5, 6)), ((3, 1), (7, 4)), ((3, 3), (5, 5))])
 @pytest.mark.parametrize("stride", [1, 2, (2, 1)])
 def test_stacked_convolutions_are_those_of_each_client(
@@ -89,6 +96,7 @@ def test_stacked_convolutions_are_those_of_each_client(
         assert_same(torch.conv2d, size, kernel, dim, biased, stride=stride, padding=padding, dilation=dilation)
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     ("conv", "size", "kernel", "how"),
     [
@@ -102,12 +110,45 @@ def test_so_are_those_over_lines_and_clips(conv: Conv, size: Any, kernel: Any, h
         assert_same(conv, size, kernel, dim, True, **how)
 
 
+@pytest.mark.usefixtures("way")
 def test_so_are_those_whose_places_would_take_too_much_memory(monkeypatch: pytest.MonkeyPatch, seen: Any) -> None:
-    monkeypatch.setattr(convolutions, "MOST_BYTES", CLIENTS * EXAMPLES * 25 * 36 * 8 - 1)
+    monkeypatch.setattr(products, "MOST_BYTES", CLIENTS * EXAMPLES * 25 * 36 * 8 - 1)
     assert_same(torch.conv2d, (5, 5), (3, 3), 0, True, padding=1)
+
+    def loss(maps: Tensor, weight: Tensor) -> Tensor:
+        return convolution(maps, weight, padding=1).sin().sum()
+
     with seen:
-        vmap(lambda x, w: convolution(x, w, padding=1))(drawn(3, 2, 4, 5, 5), drawn(3, 5, 4, 3, 3))
+        vmap(grad(loss, argnums=(0, 1)))(drawn(3, 2, 4, 5, 5), drawn(3, 5, 4, 3, 3))
     assert "bmm" not in seen.names
+
+
+def test_derivatives_by_products_are_of_no_groups(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolutions, "fastest", lambda key, device, *ways: ways[-1]())
+    with seen:
+        vmap(grad(lambda w, x: convolution(x, w).sin().sum()))(drawn(3, 5, 4, 1, 1), drawn(3, 2, 4, 5, 5))
+        vmap(grad(lambda x, w: convolution(x, w).sin().sum()))(drawn(3, 2, 4, 5, 5), drawn(3, 5, 4, 1, 1))
+    assert "convolution_backward" not in seen.names
+    assert seen.names.count("bmm") == 4
+
+
+def test_the_fastest_way_is_measured_once_for_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    took, timed = {"slow": 2.0, "fast": 1.0}, []
+    ways = {name: lambda name=name: torch.tensor(took[name]) for name in took}
+    monkeypatch.setattr(fastest, "_measurable", lambda device: True)
+    monkeypatch.setattr(fastest, "milliseconds", lambda way: (timed.append(way), float(way()))[1])
+    choose, device = fastest.Fastest(), torch.device("cpu")
+    assert [choose(key, device, *ways.values()) for key in "aab"] == [1.0, 1.0, 1.0]
+    assert len(timed) == 4
+    assert choose("c", device, ways["slow"]) == 2.0
+    took["slow"] = 0.5
+    assert [choose(key, device, *ways.values()) for key in "ad"] == [1.0, 0.5]
+    assert len(timed) == 6
+
+
+def test_where_nothing_can_be_measured_the_first_way_is_taken() -> None:
+    choose = fastest.Fastest()
+    assert choose("a", torch.device("cpu"), lambda: torch.zeros(()), lambda: torch.ones(())) == 0
 
 
 def test_a_layer_that_all_clients_share_is_one_convolution(seen: Any) -> None:
@@ -124,7 +165,7 @@ def test_a_first_layer_has_no_derivative_by_its_maps(seen: Any) -> None:
 
     with seen:
         vmap(grad(loss))((drawn(3, 4, 4, 3, 3), drawn(3, 4, 4, 3, 3)), drawn(3, 2, 4, 8, 8))
-    assert sorted(seen.masks) == [[False, True, False], [True, True, False]]
+    assert sorted(seen.masks) == [[False, True, False], [False, True, False], [True, False, False]]
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
@@ -179,6 +220,62 @@ def test_a_stacked_layer_norm_makes_nothing_anew_for_its_derivative(seen: Any) -
     assert "sub" not in seen.names
     assert seen.names.count("native_layer_norm") == seen.names.count("addcmul") == 1
     assert seen.names.count("mul") == 2
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("how", [{}, {"stride": 1}, {"padding": 1, "ceil_mode": True}, {"dilation": (2, 1)}], ids=str)
+def test_stacked_pooling_is_that_of_each_client(dim: int, how: dict[str, Any]) -> None:
+    maps, wanted = drawn(3, 2, 4, 7, 6).movedim(0, dim).contiguous(), drawn(3, 1)
+
+    def loss(maps: Tensor, wanted: Tensor) -> Tensor:
+        return (F.max_pool2d(maps, 3, **how).sin() * wanted).sum()
+
+    plain = [grad(loss)(maps.select(dim, i), wanted[i]) for i in range(3)]
+    with ChannelsApart():
+        ours = vmap(grad(loss), in_dims=(dim, 0))(maps, wanted)
+        lone = vmap(lambda m: F.max_pool2d(m, 2))(maps.movedim(dim, 0)[:, 0])
+    torch.testing.assert_close(ours, torch.stack(plain))
+    torch.testing.assert_close(lone, F.max_pool2d(maps.movedim(dim, 0)[:, 0], 2))
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("dim", [0, 1])
+def test_stacked_pooling_copies_nothing(seen: Any, dim: int) -> None:
+    """Wherever clients lie, before the examples or after them."""
+    maps = drawn(3, 2, 4, 6, 6).movedim(0, dim).contiguous()
+    with ChannelsApart(), seen:
+        vmap(grad(lambda m: F.max_pool2d(m, 2).exp().sum()), in_dims=dim)(maps)
+    assert "max_pool2d_with_indices_backward" in seen.names
+    assert not {"clone", "_reshape_copy"} & {*seen.names}
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_stacked_dropout_draws_for_each_client_and_is_derived_in_one_kernel(seen: Any) -> None:
+    x = drawn(3, 400).abs() + 1
+
+    def dropped(x: Tensor) -> tuple[Tensor, Tensor]:
+        left = F.dropout(x, 0.25)
+        return left.sum(), left
+
+    torch.manual_seed(0)
+    with ChannelsApart(), seen:
+        found, left = vmap(grad(dropped, has_aux=True), randomness="different")(x)
+    kept = left != 0
+    torch.testing.assert_close(left, torch.where(kept, x / 0.75, 0.0))
+    torch.testing.assert_close(found, torch.where(kept, 1 / 0.75, 0.0).double())
+    assert 0.6 < kept.double().mean() < 0.9
+    assert not torch.equal(kept[0], kept[1])
+    assert seen.names.count("native_dropout_backward") == 1
+    assert "mul" not in seen.names
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize(("share", "training", "left"), [(0.5, False, 1.0), (0.0, True, 1.0), (1.0, True, 0.0)])
+def test_dropout_of_nothing_or_of_all_draws_nothing(share: float, training: bool, left: float) -> None:
+    with ChannelsApart():
+        found = vmap(lambda x: F.dropout(x, share, training), randomness="different")(torch.ones(3, 5))
+    torch.testing.assert_close(found, torch.full((3, 5), left))
 
 
 @dataclass(frozen=True)

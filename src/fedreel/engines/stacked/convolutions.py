@@ -1,23 +1,24 @@
-"""Convolutions of several clients as batched matrix products: as one of many groups they may miss tensor cores."""
+"""Convolutions of several clients, under vmap: as batched matrix products, or as one of many groups, which may miss a
+GPU's tensor cores."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.nn import functional as F
 
-Dim = int | None  # where clients are; None: the tensor is the same for all
-How = tuple[tuple[int, ...], ...]  # stride, padding and dilation, each for every dimension of a map
+from fedreel.engines.stacked import products
+from fedreel.engines.stacked.fastest import Fastest
+from fedreel.engines.stacked.functions import Derivative, Dim, first
+from fedreel.engines.stacked.products import How
 
 CHANNELS = 16  # made of a place: of fewer, laying out what each is made of takes longer than making them
-MOST_BYTES = 2**30  # of what all clients' places are made of
 DEVICES = ("cuda",)
 PLAIN = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}  # and their dimensions
+fastest = Fastest()
 
 
 def pays(func: Any, args: Sequence[Any], settings: dict[str, Any]) -> bool:
@@ -52,28 +53,25 @@ def convolution(
 
 
 class _Convolution(Function):
-    """Its derivative is PyTorch's own, of which vmap makes that of many groups: there a GPU uses its tensor cores."""
-
     @staticmethod
     def forward(maps: Tensor, weight: Tensor, bias: Tensor | None, *how: tuple[int, ...]) -> Tensor:
         return _plain(maps, weight, bias, how)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        maps, weight, bias, *ctx.how = inputs
-        ctx.bias = None if bias is None else [len(bias)]
+        maps, weight, _, *ctx.how = inputs
         ctx.save_for_backward(maps, weight)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        maps, weight = ctx.saved_tensors
-        wanted = list(ctx.needs_input_grad[:3])
-        stride, padding, dilation = (list(s) for s in ctx.how)
-        none = [0] * len(stride)
-        found = torch.ops.aten.convolution_backward(
-            grad, maps, weight, ctx.bias, stride, padding, dilation, False, none, 1, wanted
+        maps, weight, bias = ctx.needs_input_grad[:3]
+        given = grad, *ctx.saved_tensors, *ctx.how
+        return (
+            _ByMaps.apply(*given) if maps else None,
+            _ByWeight.apply(*given) if weight else None,
+            grad.sum((0, *range(2, grad.dim()))) if bias else None,
+            *(None, None, None),
         )
-        return (*(g if w else None for g, w in zip(found, wanted)), None, None, None)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Dim, ...], *inputs: Any) -> tuple[Tensor, int]:
@@ -81,55 +79,83 @@ class _Convolution(Function):
         if in_dims[1] is None and (bias is None or in_dims[2] is None):  # the layer is the same for all
             found = _plain(maps.movedim(in_dims[0], 0).flatten(0, 1), weight, bias, how)
             return found.unflatten(0, (clients, -1)), 0
-        maps, weight = (_first(t, dim, clients) for t, dim in zip((maps, weight), in_dims))
-        bias = None if bias is None else _first(bias, in_dims[2], clients)
-        sizes = _sizes(maps.shape[3:], weight.shape[3:], how)
-        places, taken = math.prod(sizes), weight[0, 0].numel()
-        if clients * maps.shape[1] * places * taken * maps.element_size() > MOST_BYTES:
-            return _grouped(maps, weight, bias, how), 1
-        if taken > places:
-            return _multiplied(maps, weight, bias, how, sizes), 0
-        dim = 0 if in_dims[0] == 0 and _same_places(weight, how) else 1
-        return _multiplied_each(maps.movedim(0, dim), weight, bias, how, sizes, dim), dim
+        maps, weight = (first(t, dim, clients) for t, dim in zip((maps, weight), in_dims))
+        bias = None if bias is None else first(bias, in_dims[2], clients)
+        if products.fits(maps.shape, weight.shape, how, maps.element_size()):
+            return products.convolved(maps, weight, bias, how, 0 if in_dims[0] == 0 else 1)
+        found = _plain(_beside(maps), weight.flatten(0, 1), None if bias is None else bias.flatten(), how, clients)
+        return found.unflatten(1, (clients, -1)), 1
 
 
-def _multiplied(maps: Tensor, weight: Tensor, bias: Tensor | None, how: How, sizes: Sequence[int]) -> Tensor:
-    """A matrix product for each client. A weight that is larger than a map is best not copied for every example."""
-    rows = _taken(maps, weight.shape[3:], how, sizes)  # clients, examples, channels, kernel, places
-    rows = rows.movedim(1, -len(sizes) - 1).flatten(-len(sizes) - 1).flatten(1, -2)
-    found = _product(weight.flatten(2), rows, bias)
-    return found.unflatten(2, (maps.shape[1], *sizes)).movedim(2, 1)
+class _Derivative(Derivative):
+    """Of a convolution, by its maps or its weight, given the gradient and both. Groups or products: it depends on the
+    shape which are many times faster."""
+
+    wanted: ClassVar[tuple[bool, bool, bool]]  # by maps, weight, bias
+
+    @classmethod
+    def plain(cls, grad: Tensor, maps: Tensor, weight: Tensor, how: Sequence[Sequence[int]], groups: int = 1) -> Tensor:
+        """PyTorch's own."""
+        stride, padding, dilation = map(list, how)
+        found = torch.ops.aten.convolution_backward(
+            grad, maps, weight, None, stride, padding, dilation, False, [0] * len(stride), groups, [*cls.wanted]
+        )
+        return next(t for t, wanted in zip(found, cls.wanted) if wanted)
+
+    @classmethod
+    def grouped(cls, grad: Tensor, maps: Tensor, weight: Tensor, how: How) -> Tensor:
+        return cls.plain(_beside(grad), _beside(maps), weight.flatten(0, 1), how, len(weight))
 
 
-def _multiplied_each(
-    maps: Tensor, weight: Tensor, bias: Tensor | None, how: How, sizes: Sequence[int], dim: int
-) -> Tensor:
-    """A matrix product for each client and example, which lie in this order, or clients second (`dim` 1). So the maps
-    that come of it lie as others do."""
-    examples = maps.shape[1 - dim]
+class _ByMaps(_Derivative):
+    wanted = True, False, False
 
-    def each(tensor: Tensor) -> Tensor:
-        own = tensor.unsqueeze(1 - dim)
-        return own.expand(*(examples if i == 1 - dim else n for i, n in enumerate(own.shape))).flatten(0, 1)
+    @staticmethod
+    def forward(grad: Tensor, maps: Tensor, weight: Tensor, *how: tuple[int, ...]) -> Tensor:
+        return _ByMaps.plain(grad, maps, weight, how)
 
-    rows = _taken(maps, weight.shape[3:], how, sizes).flatten(-len(sizes)).flatten(2, -2).flatten(0, 1)
-    found = _product(each(weight.flatten(2)), rows, None if bias is None else each(bias))
-    return found.unflatten(2, tuple(sizes)).unflatten(0, maps.shape[:2])
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Dim, ...], *inputs: Any) -> tuple[Tensor, int]:
+        clients, weight, how = info.batch_size, inputs[2], inputs[3:]
+        grad, maps = (first(t, dim, clients) for t, dim in zip(inputs[:2], in_dims))
+        if in_dims[2] is None:  # the layer is the same for all
+            found = _ByMaps.plain(grad.flatten(0, 1), maps.flatten(0, 1), weight, how)
+            return found.unflatten(0, (clients, -1)), 0
+        weight = first(weight, in_dims[2], clients)
+
+        def grouped() -> Tensor:
+            return _ByMaps.grouped(grad, maps, weight, how).unflatten(1, (clients, -1))
+
+        def multiplied() -> Tensor:
+            found, dim = products.by_maps(grad, weight, maps.shape[3:], how)
+            return found.movedim(dim, 1)
+
+        shapes = grad.shape, weight.shape, maps.shape[3:], how, grad.element_size()
+        ways = [grouped, multiplied] if products.by_maps_fits(*shapes) else [grouped]
+        return fastest(("maps", _form(maps, weight), how), grad.device, *ways), 1
 
 
-def _product(weight: Tensor, rows: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.bmm(weight, rows) if bias is None else torch.baddbmm(bias.unsqueeze(2), weight, rows)
+class _ByWeight(_Derivative):
+    wanted = False, True, False
 
+    @staticmethod
+    def forward(grad: Tensor, maps: Tensor, weight: Tensor, *how: tuple[int, ...]) -> Tensor:
+        return _ByWeight.plain(grad, maps, weight, how)
 
-def _taken(maps: Tensor, kernel: Sequence[int], how: How, sizes: Sequence[int]) -> Tensor:
-    """What each place is made of: (..., channels, *kernel, *places), a view of maps with their margins."""
-    stride, padding, dilation = how
-    if any(padding):
-        maps = F.pad(maps, [n for p in reversed(padding) for n in (p, p)])
-    first, steps = maps.stride()[: -len(sizes)], maps.stride()[-len(sizes) :]
-    inside, between = (tuple(s * n for s, n in zip(steps, each)) for each in (dilation, stride))
-    shape = (*maps.shape[: -len(sizes)], *kernel, *sizes)
-    return maps.as_strided(shape, (*first, *inside, *between), maps.storage_offset())
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Dim, ...], *inputs: Any) -> tuple[Tensor, int]:
+        clients, how = info.batch_size, inputs[3:]
+        grad, maps, weight = (first(t, dim, clients) for t, dim in zip(inputs[:3], in_dims))
+
+        def grouped() -> Tensor:
+            return _ByWeight.grouped(grad, maps, weight, how).unflatten(0, (clients, -1))
+
+        def multiplied() -> Tensor:
+            return products.by_weight(grad, maps, weight.shape[3:], how)
+
+        fit = products.fits(maps.shape, weight.shape, how, maps.element_size())
+        ways = [grouped, multiplied] if fit else [grouped]
+        return fastest(("weight", _form(maps, weight), how), grad.device, *ways), 0
 
 
 def _plain(maps: Tensor, weight: Tensor, bias: Tensor | None, how: Sequence[Sequence[int]], groups: int = 1) -> Tensor:
@@ -137,25 +163,15 @@ def _plain(maps: Tensor, weight: Tensor, bias: Tensor | None, how: Sequence[Sequ
     return torch.convolution(maps, weight, bias, stride, padding, dilation, False, [0] * len(stride), groups)
 
 
-def _grouped(maps: Tensor, weight: Tensor, bias: Tensor | None, how: How) -> Tensor:
-    """As vmap itself would: with clients second."""
-    together = maps.movedim(0, 1).flatten(1, 2)
-    found = _plain(together, weight.flatten(0, 1), None if bias is None else bias.flatten(), how, len(weight))
-    return found.unflatten(1, (len(weight), -1))
+def _beside(maps: Tensor) -> Tensor:
+    """(examples, clients * channels, ...): each client's channels beside the others'."""
+    return maps.transpose(0, 1).flatten(1, 2)
 
 
-def _same_places(weight: Tensor, how: How) -> bool:
-    """Whether each place is made of the same place alone: then nothing is copied to lay out what it is made of."""
-    stride, padding, _ = how
-    return weight[0, 0, 0].numel() == 1 and not any(padding) and all(n == 1 for n in stride)
-
-
-def _sizes(maps: Sequence[int], kernel: Sequence[int], how: How) -> list[int]:
-    return [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(maps, kernel, *how)]
-
-
-def _first(tensor: Tensor, dim: Dim, clients: int) -> Tensor:
-    return tensor.expand(clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+def _form(maps: Tensor, weight: Tensor) -> Hashable:
+    """Of what the fastest way to a derivative depends: clients and examples roughly."""
+    rough = tuple(n.bit_length() for n in maps.shape[:2])
+    return rough, maps.shape[2:], weight.shape[1:], maps.dtype
 
 
 def _each(setting: int | Sequence[int], dims: int) -> tuple[int, ...]:

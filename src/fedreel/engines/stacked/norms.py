@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-Dim = int | None  # where clients are; None: the tensor is the same for all
+from fedreel.engines.stacked.functions import Derivative, Dim
 
 
 def batch_norm(
@@ -112,7 +112,7 @@ class _Norm(Function):
         return _apart(found, clients), (1, 0, 0)
 
 
-class _Backward(Function):
+class _Backward(Derivative):
     """Derivatives by maps, weight and bias."""
 
     @staticmethod
@@ -131,13 +131,6 @@ class _Backward(Function):
             grad, maps, weight, mean, var, batch_mean, batch_scale, training, eps, [True, True, True]
         )
         return found
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None: ...
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> Any:
-        raise RuntimeError("the derivative of a stacked batch norm has no derivative")
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Dim, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:

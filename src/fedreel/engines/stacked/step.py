@@ -19,8 +19,10 @@ from fedreel.core.terms import Step
 from fedreel.engines.stacked.added import Added, models_of, with_tensors
 from fedreel.engines.stacked.convolutions import DEVICES, convolution, pays
 from fedreel.engines.stacked.draws import OwnDraws
+from fedreel.engines.stacked.dropout import dropout
 from fedreel.engines.stacked.norms import batch_norm, layer_norm
 from fedreel.engines.stacked.optimizers import RowOptimizer, clip
+from fedreel.engines.stacked.pooling import max_pool
 from fedreel.engines.stacked.rows import Held, Named, like
 
 
@@ -125,20 +127,22 @@ class ChannelsApart(TorchFunctionMode):
     """Within it, norms are given no maps whose channels lie together in memory: such a map's norm, or on a GPU the
     derivative of it, asks for others in the same layout, which vmap cannot make. Nor do the convolutions of a teacher,
     where nothing is differentiated, give any. Batch norms are those of `norms.py`, which lay maps as they need them;
-    on a GPU so are layer norms, and convolutions are those of `convolutions.py` where these are faster."""
+    on a GPU so are layer norms, and pooling, dropout and convolutions are those of this folder where these are
+    faster."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.batch_norm:
             return batch_norm(*args, **(kwargs or {}))
-        if func is F.layer_norm and args[0].device.type in DEVICES:
-            return layer_norm(*args, **(kwargs or {}))
-        if func in _NORMS:
-            return func(_apart(args[0]), *args[1:], **(kwargs or {}))
         kwargs = kwargs or {}
+        if func in _FASTER and args[0].device.type in DEVICES:
+            return _FASTER[func](*args, **kwargs)
+        if func in _NORMS:
+            return func(_apart(args[0]), *args[1:], **kwargs)
         found = convolution(*args, **kwargs) if pays(func, args, kwargs) else func(*args, **kwargs)
         return _apart(found) if func in _CONVOLUTIONS and not torch.is_grad_enabled() else found
 
 
+_FASTER: dict[Any, Callable[..., Any]] = {F.layer_norm: layer_norm, F.max_pool2d: max_pool, F.dropout: dropout}
 _NORMS = (F.group_norm, F.instance_norm, torch.batch_norm, torch.group_norm, torch.instance_norm)
 _CONVOLUTIONS = (torch.conv2d, torch.conv3d, torch.conv_transpose2d, torch.conv_transpose3d)
 
