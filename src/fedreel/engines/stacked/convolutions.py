@@ -18,6 +18,7 @@ from fedreel.engines.stacked.products import How
 CHANNELS = 16  # made of a place: of fewer, laying out what each is made of takes longer than making them
 DEVICES = ("cuda",)
 PLAIN = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}  # and their dimensions
+KEPT = 2**28  # bytes of what places are made of that are kept for the derivative by the weight
 fastest = Fastest()
 
 
@@ -46,45 +47,51 @@ def convolution(
     if torch.is_autocast_enabled(maps.device.type):
         dtype = torch.get_autocast_dtype(maps.device.type)
         maps, weight, bias = maps.to(dtype), weight.to(dtype), bias if bias is None else bias.to(dtype)
-    found: Tensor = _Convolution.apply(
-        maps, weight, bias, *(_each(s, maps.dim() - 2) for s in (stride, padding, dilation))
-    )
+    how = (_each(s, maps.dim() - 2) for s in (stride, padding, dilation))
+    found: Tensor = _Convolution.apply(maps, weight, bias, *how)[0]
     return found
 
 
 class _Convolution(Function):
-    @staticmethod
-    def forward(maps: Tensor, weight: Tensor, bias: Tensor | None, *how: tuple[int, ...]) -> Tensor:
-        return _plain(maps, weight, bias, how)
+    """With what its places are made of, or nothing where that is made again for the derivative."""
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def forward(maps: Tensor, weight: Tensor, bias: Tensor | None, *how: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        return _plain(maps, weight, bias, how), maps.new_empty(0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         maps, weight, _, *ctx.how = inputs
-        ctx.save_for_backward(maps, weight)
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(maps, weight, output[1])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        maps, weight, bias = ctx.needs_input_grad[:3]
-        given = grad, *ctx.saved_tensors, *ctx.how
+    def backward(ctx: Any, grad: Tensor | None, *_: Tensor) -> tuple[Tensor | None, ...]:
+        by_maps, by_weight, by_bias = (wanted and grad is not None for wanted in ctx.needs_input_grad[:3])
+        maps, weight, rows = ctx.saved_tensors
         return (
-            _ByMaps.apply(*given) if maps else None,
-            _ByWeight.apply(*given) if weight else None,
-            grad.sum((0, *range(2, grad.dim()))) if bias else None,
+            _ByMaps.apply(grad, maps, weight, *ctx.how) if by_maps else None,
+            _ByWeight.apply(grad, maps, weight, rows, *ctx.how) if by_weight else None,
+            grad.sum((0, *range(2, grad.dim()))) if by_bias and grad is not None else None,
             *(None, None, None),
         )
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Dim, ...], *inputs: Any) -> tuple[Tensor, int]:
+    def vmap(info: Any, in_dims: tuple[Dim, ...], *inputs: Any) -> tuple[tuple[Tensor, Tensor], tuple[Dim, Dim]]:
         (maps, weight, bias), how, clients = inputs[:3], inputs[3:], info.batch_size
+        nothing = maps.new_empty(0)
         if in_dims[1] is None and (bias is None or in_dims[2] is None):  # the layer is the same for all
             found = _plain(maps.movedim(in_dims[0], 0).flatten(0, 1), weight, bias, how)
-            return found.unflatten(0, (clients, -1)), 0
+            return (found.unflatten(0, (clients, -1)), nothing), (0, None)
         maps, weight = (first(t, dim, clients) for t, dim in zip((maps, weight), in_dims))
         bias = None if bias is None else first(bias, in_dims[2], clients)
-        if products.fits(maps.shape, weight.shape, how, maps.element_size()):
-            return products.convolved(maps, weight, bias, how, 0 if in_dims[0] == 0 else 1)
-        found = _plain(_beside(maps), weight.flatten(0, 1), None if bias is None else bias.flatten(), how, clients)
-        return found.unflatten(1, (clients, -1)), 1
+        if not products.fits(maps.shape, weight.shape, how, maps.element_size()):
+            found = _plain(_beside(maps), weight.flatten(0, 1), None if bias is None else bias.flatten(), how, clients)
+            return (found.unflatten(1, (clients, -1)), nothing), (1, None)
+        found, dim, rows, side = products.convolved(maps, weight, bias, how, 0 if in_dims[0] == 0 else 1)
+        keep = rows.nbytes <= KEPT and products.copied(weight.shape[3:], how)
+        return (found, rows if keep else nothing), (dim, side if keep else None)
 
 
 class _Derivative(Derivative):
@@ -139,23 +146,25 @@ class _ByWeight(_Derivative):
     wanted = False, True, False
 
     @staticmethod
-    def forward(grad: Tensor, maps: Tensor, weight: Tensor, *how: tuple[int, ...]) -> Tensor:
+    def forward(grad: Tensor, maps: Tensor, weight: Tensor, rows: Tensor, *how: tuple[int, ...]) -> Tensor:
         return _ByWeight.plain(grad, maps, weight, how)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Dim, ...], *inputs: Any) -> tuple[Tensor, int]:
-        clients, how = info.batch_size, inputs[3:]
+        clients, rows, how = info.batch_size, inputs[3], inputs[4:]
         grad, maps, weight = (first(t, dim, clients) for t, dim in zip(inputs[:3], in_dims))
+        kernel = weight.shape[3:]
 
         def grouped() -> Tensor:
             return _ByWeight.grouped(grad, maps, weight, how).unflatten(0, (clients, -1))
 
         def multiplied() -> Tensor:
-            return products.by_weight(grad, maps, weight.shape[3:], how)
+            laid, dim = products.laid(maps, kernel, how) if in_dims[3] is None else (rows, in_dims[3])
+            return products.by_weight(grad, laid, dim, kernel)
 
         fit = products.fits(maps.shape, weight.shape, how, maps.element_size())
         ways = [grouped, multiplied] if fit else [grouped]
-        return fastest(("weight", _form(maps, weight), how), grad.device, *ways), 0
+        return fastest(("weight", _form(maps, weight), how, in_dims[3] is None), grad.device, *ways), 0
 
 
 def _plain(maps: Tensor, weight: Tensor, bias: Tensor | None, how: Sequence[Sequence[int]], groups: int = 1) -> Tensor:

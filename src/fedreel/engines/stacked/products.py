@@ -22,45 +22,57 @@ def fits(maps: Sequence[int], weight: Sequence[int], how: How, itemsize: int) ->
     return maps[0] * maps[1] * places * taken * itemsize <= MOST_BYTES
 
 
-def convolved(maps: Tensor, weight: Tensor, bias: Tensor | None, how: How, dim: int) -> tuple[Tensor, int]:
-    """The convolution, and which of its dimensions clients are: `dim` (0 or 1) if that takes no copy."""
-    sizes, taken = _sizes(maps.shape[3:], weight.shape[3:], how), weight[0, 0].numel()
-    if taken > math.prod(sizes):
-        rows = _of_clients(_taken(maps, weight.shape[3:], how, sizes), len(sizes))
+def laid(maps: Tensor, kernel: Sequence[int], how: How, dim: int = 1) -> tuple[Tensor, int]:
+    """What each place is made of, and which dimension clients are. Of each client a matrix (taken, examples' places) if
+    a weight is larger than a map: it is best not copied for every example then. Else of each example and client
+    (taken, places), in this order or, with a `dim` of 0 and if that takes no copy, clients first."""
+    sizes = _sizes(maps.shape[3:], kernel, how)
+    if maps.shape[2] * math.prod(kernel) > math.prod(sizes):
+        rows = _taken(maps, kernel, how, sizes)
+        return rows.movedim(1, -len(sizes) - 1).flatten(-len(sizes) - 1).flatten(1, -2), 0
+    dim = 0 if dim == 0 and copied(kernel, how) == 0 else 1
+    return _taken(maps.movedim(0, dim), kernel, how, sizes).flatten(-len(sizes)).flatten(2, -2), dim
+
+
+def copied(kernel: Sequence[int], how: How) -> int:
+    """How often each place is copied for that: not at all where it is made of the same place alone."""
+    stride, padding, _ = how
+    times = math.prod(kernel)
+    return 0 if times == 1 and not any(padding) and all(n == 1 for n in stride) else times
+
+
+def convolved(maps: Tensor, weight: Tensor, bias: Tensor | None, how: How, dim: int) -> tuple[Tensor, int, Tensor, int]:
+    """The convolution and which of its dimensions clients are, and the same of what its places are made of."""
+    sizes, examples = _sizes(maps.shape[3:], weight.shape[3:], how), maps.shape[1]
+    rows, dim = laid(maps, weight.shape[3:], how, dim)
+    if rows.dim() == 3:
         found = _product(weight.flatten(2), rows, bias)
-        return found.unflatten(2, (maps.shape[1], *sizes)).movedim(2, 1), 0
-    dim = 0 if dim == 0 and _same_places(weight, how) else 1
-    maps = maps.movedim(0, dim)
-    rows = _taken(maps, weight.shape[3:], how, sizes).flatten(-len(sizes)).flatten(2, -2).flatten(0, 1)
+        return found.unflatten(2, (examples, *sizes)).movedim(2, 1), 0, rows, dim
 
     def each(tensor: Tensor) -> Tensor:
         own = tensor.unsqueeze(1 - dim)
-        return own.expand(*(maps.shape[i] if i == 1 - dim else n for i, n in enumerate(own.shape))).flatten(0, 1)
+        return own.expand(*(examples if i == 1 - dim else n for i, n in enumerate(own.shape))).flatten(0, 1)
 
-    found = _product(each(weight.flatten(2)), rows, None if bias is None else each(bias))
-    return found.unflatten(2, tuple(sizes)).unflatten(0, maps.shape[:2]), dim
+    found = _product(each(weight.flatten(2)), rows.flatten(0, 1), None if bias is None else each(bias))
+    return found.unflatten(2, tuple(sizes)).unflatten(0, rows.shape[:2]), dim, rows, dim
 
 
-def by_weight(grad: Tensor, maps: Tensor, kernel: Sequence[int], how: How) -> Tensor:
-    """The derivative by the weight: clients, channels made, channels, kernel."""
-    sizes = grad.shape[3:]
-    rows = _taken(maps.transpose(0, 1), kernel, how, sizes)  # examples, clients, channels, kernel, places
-    taken = maps.shape[2] * math.prod(kernel)
-    if taken > math.prod(sizes):  # a product for each client: there are more numbers in a weight than in a map
-        own = grad.transpose(1, 2).flatten(2)
-        found = torch.bmm(own, _of_clients(rows.transpose(0, 1), len(sizes)).transpose(1, 2))
+def by_weight(grad: Tensor, rows: Tensor, dim: int, kernel: Sequence[int]) -> Tensor:
+    """The derivative by the weight, given what places are `laid` out of: clients, channels made, channels, kernel."""
+    if rows.dim() == 3:
+        found = torch.bmm(grad.transpose(1, 2).flatten(2), rows.transpose(1, 2))
     else:
-        own = grad.transpose(0, 1).flatten(3).flatten(0, 1)
-        each = torch.bmm(own, rows.flatten(-len(sizes)).flatten(2, -2).flatten(0, 1).transpose(1, 2))
-        found = each.unflatten(0, (maps.shape[1], -1)).sum(0)
-    return found.unflatten(2, (maps.shape[2], *kernel))
+        own = grad.movedim(0, dim).flatten(3).flatten(0, 1)
+        each = torch.bmm(own, rows.flatten(0, 1).transpose(1, 2))
+        found = each.unflatten(0, rows.shape[:2]).sum(1 - dim)
+    return found.unflatten(2, (-1, *kernel))
 
 
 def by_maps(grad: Tensor, weight: Tensor, size: Sequence[int], how: How) -> tuple[Tensor, int]:
     """The derivative by maps of this size, and which of its dimensions clients are: a convolution of the gradient with
     the weight turned round, zeros where a stride left places out."""
     turned = weight.flip([*range(3, weight.dim())]).transpose(1, 2)
-    return convolved(_spread(grad, weight.shape[3:], size, how), turned, None, _once(how), 1)
+    return convolved(_spread(grad, weight.shape[3:], size, how), turned, None, _once(how), 1)[:2]
 
 
 def by_maps_fits(grad: Sequence[int], weight: Sequence[int], size: Sequence[int], how: How, itemsize: int) -> bool:
@@ -95,12 +107,6 @@ def _product(weight: Tensor, rows: Tensor, bias: Tensor | None) -> Tensor:
     return torch.bmm(weight, rows) if bias is None else torch.baddbmm(bias.unsqueeze(2), weight, rows)
 
 
-def _of_clients(rows: Tensor, dims: int) -> Tensor:
-    """Of clients, examples, what is taken, and places: a matrix of each client, all examples' places beside each
-    other."""
-    return rows.movedim(1, -dims - 1).flatten(-dims - 1).flatten(1, -2)
-
-
 def _taken(maps: Tensor, kernel: Sequence[int], how: How, sizes: Sequence[int]) -> Tensor:
     """What each place is made of: (..., channels, *kernel, *places), a view of maps with their margins."""
     stride, padding, dilation = how
@@ -110,12 +116,6 @@ def _taken(maps: Tensor, kernel: Sequence[int], how: How, sizes: Sequence[int]) 
     inside, between = (tuple(s * n for s, n in zip(steps, each)) for each in (dilation, stride))
     shape = (*maps.shape[: -len(sizes)], *kernel, *sizes)
     return maps.as_strided(shape, (*first, *inside, *between), maps.storage_offset())
-
-
-def _same_places(weight: Tensor, how: How) -> bool:
-    """Whether each place is made of the same place alone: then nothing is copied to lay out what it is made of."""
-    stride, padding, _ = how
-    return weight[0, 0, 0].numel() == 1 and not any(padding) and all(n == 1 for n in stride)
 
 
 def _sizes(maps: Sequence[int], kernel: Sequence[int], how: How) -> list[int]:
