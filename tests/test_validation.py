@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 
-from fedreel.config import load_recipe
+from fedreel.config import DataConfig, load_recipe
 from fedreel.core.job import make_task
 from fedreel.core.task import Population
+from fedreel.data.clip_index import Clip
 from fedreel.systems import System, built_in
+from fedreel.tasks.vision.clips import Division
 
 RECIPES = [system for system in built_in() if system.recipe]
 
@@ -53,3 +55,17 @@ def test_the_samples_are_those_of_the_training_part(system: System) -> None:
             assert {*rows(part)} <= trained
             assert not {*rows(part)} & (tested - trained)
         assert not {*rows(validating.data(client).train)} & {*rows(validating.data(client).test)}
+
+
+@pytest.mark.parametrize("validate", [False, True])
+def test_of_clips_the_last_can_be_held_out(validate: bool) -> None:
+    """Of an owner's clips of a class none that is learned from comes after one that is tested on."""
+    clips = [Clip(f"{o}/{c}/{n}", c, o) for o in "ab" for c in "xy" for n in range(8)]
+    ways: tuple[Literal["drawn", "last"], ...] = ("drawn", "last")
+    drawn, last = (Division(clips, ["x", "y"], DataConfig(hold_out=way, validate=validate), 0, True) for way in ways)
+    for owner, (train, test) in last.parts.items():
+        assert len(test) == len(drawn.parts[owner][1]) > 0
+        for label in "xy":
+            end = max(clips[i].path for i in train if clips[i].label == label)
+            assert all(clips[i].path > end for i in test if clips[i].label == label)
+    assert any([*last.parts[owner][1]] != [*drawn.parts[owner][1]] for owner in "ab")

@@ -92,6 +92,8 @@ class DataConfig:
     quality: int = 0  # videos are kept as raw frames (0), or as JPEG pictures of this quality, up to 100: much smaller
     memory: float = 0.0  # GB of clients' data kept in the device's memory; 0: a quarter of it. Clips beyond it stream
     validate: bool = False  # test on a part of the training data, to choose settings by: the test part is left alone
+    hold_out: Literal["drawn", "last"] = "drawn"  # which clips of an owner, where none are marked, are tested on: the
+    # last of each class by name are of other films than those before, where neighbours may be of one
 
     def __post_init__(self) -> None:
         check_ranges(self, "data", seed=(0, 2**63 - 1), test_share=(0, 0.99))

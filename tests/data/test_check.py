@@ -119,6 +119,18 @@ def test_a_split_by_clip_is_even_and_exact() -> None:
     assert sorted(shuffled) == sorted(split_by(grid(), 0.3, seed=3, by="clip"))  # the order given does not matter
 
 
+def test_a_split_by_last_takes_the_last_of_each_owner_and_class() -> None:
+    """As many as are drawn otherwise: what rounding leaves of a class passes to another."""
+    for share, total in ((0.2, 24), (0.3, 36), (0.05, 6)):
+        found = split_by(grid(), share, seed=3, by="last")
+        assert sum(clip.split == "test" for clip in found) == total
+        for owner in range(6):
+            for label in range(4):
+                own = [c.split for c in sorted(found) if (c.owner, c.label) == (f"o{owner}", f"c{label}")]
+                assert own == sorted(own, reverse=True)  # train comes before test
+    assert sorted(found) == sorted(split_by(grid()[::-1], 0.05, seed=3, by="last"))
+
+
 def test_given_splits_stay_and_impossible_ones_are_errors() -> None:
     given = [Clip("a", split="train"), Clip("b", split="val"), Clip("c"), Clip("d")]
     done = split_by(given, 0.5, seed=0, by="clip")

@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 from fedreel.config import load_recipe
+from fedreel.core.batchnorm import statistics_kept
 from fedreel.core.job import make_task
 from fedreel.data.input_scale import LITE
 from fedreel.errors import RecipeError
 from fedreel.models.backbone import Clips
 from fedreel.models.classifier import Classifier
 from fedreel.models.frames import FramesConfig
-from fedreel.models.heads import PARTS, Attentive, Changes, Mean, Motion, as_places, shares
+from fedreel.models.heads import PARTS, Attentive, Changes, Mean, Motion, Steady, as_places, shares
 from fedreel.models.r3d import R3DConfig
 from fedreel.models.resnet import ResNet10Config
 from fedreel.tasks.recognition.task import Recognition
@@ -94,9 +95,39 @@ def test_changes_by_hand() -> None:
     seen = torch.tensor([[0.0, 1, 3, 6, 2, 2, 2], [5.0, 5, 5, 5, 5, 5, 4]]).T.view(1, 1, 7, 2)  # two places
     head = Changes(1, 2).eval()
     found = head(seen)[0] * math.sqrt(8)
+    assert torch.allclose(Changes(1, 2, there=3.0).eval()(seen)[0, 6:] * math.sqrt(8), 6 * found[6:])
     steps = [1.5, 0, 3.5, 0, 0, 0.5]  # (1+2)/2, (3+4)/2, (0+0)/2 at the first place
     assert torch.allclose(found, torch.tensor([*steps, 16 / 14, 34 / 14]), rtol=1e-4)  # means of 7, half as heavy
     assert head(seen[:, :, :1])[:, :6].abs().max() == 0  # one frame: nothing changes
+
+
+def test_a_steady_norm_goes_by_all_that_it_has_seen() -> None:
+    """Of the first ten batches plain averages of means and variances; later ones count for a tenth. In training it
+    gives what it would give afterwards; a lone clip has no variance."""
+    torch.manual_seed(0)
+    norm, batches = Steady(3), [torch.randn(8, 3) * 2 + i for i in range(4)]
+    for batch in batches:
+        found = norm(batch)
+        assert torch.equal(found, norm.eval()(batch))
+        norm.train()
+    assert torch.allclose(norm.running_mean, torch.stack([b.mean(0) for b in batches]).mean(0))
+    assert torch.allclose(norm.running_var, torch.stack([b.var(0) for b in batches]).mean(0))
+    mean, var = norm.running_mean.clone(), norm.running_var.clone()
+    norm(lone := torch.randn(1, 3))
+    assert torch.allclose(norm.running_mean, mean + (lone[0] - mean) / 5)
+    assert torch.equal(norm.running_var, var)
+    for _ in range(20):
+        norm(torch.full((2, 3), 7.0))
+    assert torch.allclose(norm.running_mean, 7 + (mean - 7 + (lone[0] - mean) / 5) * 0.5 * 0.9**15, atol=1e-4)
+
+
+def test_within_kept_statistics_a_steady_norm_only_looks() -> None:
+    norm = Steady(2)
+    norm(torch.randn(5, 2))
+    before = norm.running_mean.clone()
+    with statistics_kept(norm):
+        norm(torch.randn(5, 2) + 9)
+    assert torch.equal(norm.running_mean, before)
 
 
 def test_changes_are_told_from_what_is_there() -> None:

@@ -138,16 +138,19 @@ def split_by(clips: Sequence[Clip], test_share: float, seed: int, by: str = "own
     """Give every clip without a split 'train' or 'test'; the same names and seed give the same split.
 
     by="owner" puts whole owners into the test part (at least one, never all); by="clip" draws the test clips
-    evenly over owners and labels.
+    evenly over owners and labels; by="last" takes the last of each by name.
     """
-    if by not in ("owner", "clip"):
-        raise DataError(f"clips cannot be split by '{by}'", hint=nearest(by, ("owner", "clip")))
+    if by not in (known := ("owner", "clip", "last")):
+        raise DataError(f"clips cannot be split by '{by}'", hint=nearest(by, known))
     if not 0 <= test_share < 1:
         raise DataError(
             "the share of clips to test on is out of range", expected="0 <= test_share < 1", found=str(test_share)
         )
     absent = [clip for clip in clips if not clip.split]
-    test = _test_owners(absent, test_share, seed) if by == "owner" else _test_clips(absent, test_share, seed)
+    if by == "owner":
+        test = _test_owners(absent, test_share, seed)
+    else:
+        test = _test_clips(absent, test_share, seed, last=by == "last")
     return [clip if clip.split else replace(clip, split="test" if clip in test else "train") for clip in clips]
 
 
@@ -268,7 +271,7 @@ def _test_owners(clips: Sequence[Clip], share: float, seed: int) -> set[Clip]:
     return {clip for clip in clips if clip.owner in chosen}
 
 
-def _test_clips(clips: Sequence[Clip], share: float, seed: int) -> set[Clip]:
+def _test_clips(clips: Sequence[Clip], share: float, seed: int, last: bool) -> set[Clip]:
     """Each group gives its share; what rounding owes passes to the next group, so the total is right too."""
     groups: dict[str, dict[str, Clip]] = defaultdict(dict)
     for clip in clips:
@@ -279,7 +282,8 @@ def _test_clips(clips: Sequence[Clip], share: float, seed: int) -> set[Clip]:
         group = groups[name]
         count = round(share * (passed + len(group))) - round(share * passed)
         passed += len(group)
-        test |= {group[path] for path in _shuffled(group, seed)[:count]}
+        ordered = sorted(group, reverse=True) if last else _shuffled(group, seed)
+        test |= {group[path] for path in ordered[:count]}
     return test
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fedreel.kernels.norm import Rectifier, normed
 from fedreel.models.backbone import Backbone
-from fedreel.models.heads import Head, Mean, as_places, make_pool
+from fedreel.models.heads import THERE, Head, Mean, as_places, make_pool
 from fedreel.models.lora import merged
 
 
@@ -33,9 +33,10 @@ class Classifier(nn.Module):
         std: float = 0.01,
         kind: Head = "linear",
         pool_width: int = 0,
+        there: float = THERE,
     ) -> None:
         super().__init__()
-        pool = make_pool(kind, backbone.out_channels, pool_width, backbone.places)
+        pool = make_pool(kind, backbone.out_channels, pool_width, backbone.places, there)
         width = pool.width
         self.backbone = backbone
         self.projected = projection > 0

@@ -13,13 +13,13 @@ from fedreel.errors import RecipeError
 
 Head = Literal["linear", "motion", "changes", "attentive"]
 PARTS = 3  # of a clip: whether a change comes early or late
-THERE = 0.5  # the weight of what is there beside what changes
+THERE = 0.5  # the weight of what is there beside what changes, if nothing else is said
 BASE = 10_000.0  # of the wavelengths of positions, as in Vaswani et al. 2017
 
 
-def make_pool(head: Head, channels: int, width: int, places: int) -> Pool:
-    """The part of a head before its classifier; `width` is the attentive one's (0: as many as there are channels), and
-    of `places` the backbone has so many, whatever a clip's size (0: that depends on it)."""
+def make_pool(head: Head, channels: int, width: int, places: int, there: float = THERE) -> Pool:
+    """The part of a head before its classifier; `width` is the attentive one's (0: as many as there are channels),
+    `there` that of changes. Of `places` the backbone has so many, whatever a clip's size (0: that depends on it)."""
     if head == "attentive":
         return Attentive(channels, width or channels)
     if head == "changes":
@@ -29,7 +29,7 @@ def make_pool(head: Head, channels: int, width: int, places: int) -> Pool:
                 where="[task] head",
                 expected="linear, motion or attentive; or the backbone frames, with a grid",
             )
-        return Changes(channels, places)
+        return Changes(channels, places, there)
     return Motion(channels) if head == "motion" else Mean(channels)
 
 
@@ -75,24 +75,52 @@ class Motion(Pool):
         return normed
 
 
+class Steady(nn.BatchNorm1d):
+    """A batch norm with nothing to learn, which goes by all that it has seen in training as well: the statistics of a
+    batch are so rough, where it is of a few clips, that a classifier would learn from other numbers than it is asked
+    with."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, affine=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.training and self.track_running_stats:
+            self._see(input)
+        return F.batch_norm(input, self.running_mean, self.running_var, eps=self.eps)
+
+    @torch.no_grad()
+    def _see(self, input: Tensor) -> None:
+        """Of the first batches a plain average, so that nothing is left of how it was initialised."""
+        mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked
+        assert isinstance(mean, Tensor)
+        assert isinstance(var, Tensor)
+        assert isinstance(count, Tensor)
+        rate = 1 / count.add_(1)
+        rate = rate if self.momentum is None else rate.clamp(min=self.momentum)
+        mean.add_((input.mean(0) - mean) * rate)  # lerp_ has no rule for vmap
+        if len(input) > 1:
+            var.add_((input.var(0) - var) * rate)
+
+
 class Changes(Pool):
     """How much changes, where and when: of each channel at each place the mean step from one time to the next, whatever
     its sign, in each part of the clip; and what is there, its mean. Each number is brought to mean 0 and deviation 1
-    over the clips, by a batch norm that has nothing to learn. Then what is there weighs half as much: a frozen network
-    knows rooms and clothes best, and of few clips a classifier would learn those. All is brought to a length of about
-    1, so that the same learning rate fits any number of places and channels."""
+    over the clips. Then what is `there` weighs half as much, if nothing else is said: a frozen network knows rooms and
+    clothes best, and of few clips a classifier would learn those. All is brought to a length of about 1, so that the
+    same learning rate fits any number of places and channels."""
 
-    def __init__(self, channels: int, places: int) -> None:
+    def __init__(self, channels: int, places: int, there: float = THERE) -> None:
         super().__init__()
+        self.there = there
         self.width = (PARTS + 1) * channels * places
-        self.norm = nn.BatchNorm1d(self.width, affine=False)
+        self.norm = Steady(self.width)
 
     def forward(self, seen: Tensor) -> Tensor:
         steps = (seen[:, :, 1:] - seen[:, :, :-1]).abs() if seen.shape[2] > 1 else torch.zeros_like(seen)
         changes = torch.einsum("nctp,kt->nckp", steps, shares(steps.shape[2], PARTS, seen)).flatten(1)
         normed: Tensor = self.norm(torch.cat([changes, seen.mean(2).flatten(1)], dim=1))
         moving, there = normed.split([changes.shape[1], self.width - changes.shape[1]], dim=1)
-        return torch.cat([moving, THERE * there], dim=1) / math.sqrt(self.width)
+        return torch.cat([moving, self.there * there], dim=1) / math.sqrt(self.width)
 
 
 def shares(times: int, parts: int, like: Tensor) -> Tensor:

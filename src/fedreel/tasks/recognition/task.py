@@ -17,7 +17,7 @@ from fedreel.errors import RecipeError
 from fedreel.metrics.familiarity import projected
 from fedreel.models.backbone import Backbone, BackboneConfig, Clips
 from fedreel.models.classifier import Classifier
-from fedreel.models.heads import Head
+from fedreel.models.heads import THERE, Head
 from fedreel.models.r3d import R3DConfig
 from fedreel.tasks.vision.appearance import appearance
 from fedreel.tasks.vision.clip_input import network_input, pooled, scale_card
@@ -43,6 +43,7 @@ class Recognition(Contrasting, Embeds):
     head: Head = "linear"  # on the mean of what the backbone sees; motion: on its mean and changes; changes: on where
     # and when how much changes, and on what is there; attentive: V-JEPA's
     head_width: int = 0  # of the attentive head; 0: as many numbers as the backbone has
+    there: float = THERE  # of the head changes: how much what is there weighs beside what changes
     dropout: float = 0.0
     projection: int = 0  # > 0: two layers of this output before the classifier, where MOON contrasts
     shift: int = 0  # augmentation: shift clips by up to so many pixels
@@ -57,7 +58,7 @@ class Recognition(Contrasting, Embeds):
         self.check_contrast()
         check_ranges(self, "task", size=(1, math.inf), dropout=(0, 1))
         check_ranges(self, "task", projection=(0, math.inf), shift=(0, math.inf))
-        check_ranges(self, "task", head_width=(0, math.inf), kept_views=(1, math.inf))
+        check_ranges(self, "task", head_width=(0, math.inf), kept_views=(1, math.inf), there=(0, math.inf))
         if self.kept_views > 1 and not self.shift:
             raise RecipeError(
                 "all views of a clip would be the same",
@@ -78,6 +79,7 @@ class Recognition(Contrasting, Embeds):
             projection=self.projection,
             kind=self.head,
             pool_width=self.head_width,
+            there=self.there,
         )
 
     def population(self, data: DataConfig, seed: int) -> Population:

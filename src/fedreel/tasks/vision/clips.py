@@ -204,16 +204,18 @@ def _of_side(found: shards.Shards, side: int, setting: str) -> shards.Shards:
 
 
 def _with_split(clips: Sequence[clip_index.Clip], config: DataConfig, seed: int) -> list[clip_index.Clip]:
-    """Clips as they are marked; where none is marked as test, `test_share` of them are drawn for it. To validate, test
-    clips are left out; where none is marked as val, `test_share` of the others are drawn."""
+    """Clips as they are marked; where none is marked as test, `test_share` of them are drawn for it, or the last of
+    each owner's and class's taken. To validate, test clips are left out; where none is marked as val, `test_share` of
+    the others are drawn or taken."""
+    by = "last" if config.hold_out == "last" else "clip"
     marked = any(c.split in ("test", "val") for c in clips)
-    found = list(clips) if marked else clip_index.split_by(clips, config.test_share, seed, by="clip")
+    found = list(clips) if marked else clip_index.split_by(clips, config.test_share, seed, by=by)
     if not config.validate:
         return found
     both = {"test", "val"} <= {c.split for c in found}
     kept = ("test",) if both else ("test", "val")
     found = [replace(c, split=LEFT_OUT if c.split in kept else c.split if both else "") for c in found]
-    return clip_index.split_by(found, config.test_share, seed + 1, by="clip")
+    return clip_index.split_by(found, config.test_share, seed + 1, by=by)
 
 
 def _fingerprint(root: Path, side: int, quality: int, found: clip_index.Found, most: int) -> str:
