@@ -13,7 +13,7 @@ from fedreel.config import Recipe, load_recipe
 from fedreel.reproduce import _settings, find_table, for_data
 from fedreel.reproduce.fedvssl import SCALES
 from fedreel.reproduce.fedvssl_effort import relate
-from fedreel.reproduce.fedvssl_paper import MOMENTUM
+from fedreel.reproduce.fedvssl_paper import BEST, MOMENTUM
 from fedreel.reproduce.plan import plan
 from fedreel.reproduce.spec import Row, Table
 
@@ -72,7 +72,7 @@ def test_colours_are_brought_to_what_catch_the_patchs_authors_have(scale: str, v
 def test_every_row_that_learns_has_its_rate_chosen_among_as_many(videos: Path) -> None:
     for name in ("table1", "table2", "table3", "table4", "momentum", "pretexts", "fig2", "fig3", "fig4", "fig5"):
         for row in rows(find_table("fedvssl", name), videos):
-            assert row.chosen_by is None or row.chosen_by.name in ("centralised", "FedAvg", MOMENTUM)
+            assert row.chosen_by is None or row.chosen_by.name in ("centralised", "FedAvg", BEST, MOMENTUM)
             assert len(row.grid.get("train.lr", ())) == (0 if row.name == "random weights" else 3)
             assert ("method.mu" in row.grid) == (row.name == "FedU")
 
@@ -108,21 +108,27 @@ def test_claims_of_tables_1_and_2_are_made_of_fedavg_in_them_and_with_momentum_a
     assert all(MOMENTUM in (claim.better, claim.worse) for claim in find_table("fedvssl", "momentum").claims)
 
 
-def test_one_rate_is_chosen_for_all_federated_rows_of_a_pretext(videos: Path, tmp_path: Path) -> None:
-    """As the paper has one. By the tries of FedAvg: not by those of the method that is to be ahead of it."""
+def test_one_rate_is_chosen_for_each_kind_of_federated_row(videos: Path, tmp_path: Path) -> None:
+    """By the tries of FedAvg for itself and Loss, by those of one mixture for all of FedVSSL's; for each pretext."""
     given: dict[str, Any] = {"scale": "small", "data": videos, "out": tmp_path / "out", "seeds": 1}
     tables = ("table1", "table2", "table3", "table4", "pretexts", "momentum")
     found = {row.label: {part.name for part in row.tries} for row in plan("fedvssl", *tables, **given)}
-    kinds = {"": found["FedAvg"], "VCOP": found["FedAvg pretext VCOP"], "CtP": found["FedAvg pretext CtP"]}
-    assert len({frozenset(names) for names in kinds.values()}) == 3
+    kinds = {}
+    for kind in ("FedAvg", BEST):
+        kinds[kind, ""] = found[kind]
+        kinds |= {(kind, pretext): found[f"{kind} pretext {pretext}"] for pretext in ("VCOP", "CtP")}
+    assert len({frozenset(names) for names in kinds.values()}) == 6
     for label, names in found.items():
         name, _, pretext = label.partition(" pretext ")
         if "random" in label or name == "FedU" or "centralised" in name or MOMENTUM in name:
             continue
-        assert names == kinds[pretext if pretext in kinds else ""], label
+        kind = BEST if "FedVSSL" in name else "FedAvg"
+        assert names == kinds[kind, pretext if (kind, pretext) in kinds else ""], label
     assert found["centralised, 30 %"] == found["centralised"] == found["centralised pretext Speed"]
     assert found[f"{MOMENTUM} split IID"] == found[f"{MOMENTUM} pretext Speed"]
-    assert len({name for names in found.values() for name in names}) == 3 * (3 + 3 + 3) + 9  # FedU: rate and threshold
+    assert (
+        len({name for names in found.values() for name in names}) == 3 * (3 + 3 + 3 + 3) + 9
+    )  # FedU: a threshold, too
 
 
 def test_the_paper_s_recipe_and_its_tables_divide_the_videos_alike(videos: Path) -> None:

@@ -51,8 +51,8 @@ SMALL: Mapping[str, Any] = {
 HELD_OUT = Choose(  # by whole runs: after a third of the rounds Speed is at chance with every rate
     "loss",
     {"data.validate": True},
-    "the pretext, of clips held out of the training part, once for each pretext: with FedAvg for all federated rows,"
-    " with momentum and in one place apart",
+    "the pretext, of clips held out of the training part, once for each pretext and kind of row: FedAvg, FedVSSL (by"
+    " 0.9, 0), with momentum, in one place",
     higher=False,
     without=("round.keep_models", "round.divergence"),
 )

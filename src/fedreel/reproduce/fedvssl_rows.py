@@ -66,13 +66,13 @@ def row(name: str, paper: Mapping[str, float], settings: Mapping[str, Any] = {},
 
 
 def _chosen_by(name: str, settings: Mapping[str, Any], setting: Mapping[str, str]) -> Row | None:
-    """The row whose tries say which rate all of its kind have, as the paper has one for all methods: in one place, at
-    clients with momentum, and without, where that is FedAvg's; for each pretext, whatever the split. FedU's are its
-    own: it has a threshold."""
+    """The row whose tries say which rate all of its kind have: in one place, at clients with momentum, and without it,
+    where that is FedAvg's or, for all mixtures, FedVSSL's; for each pretext, whatever the split. FedU's are its own: it
+    has a threshold."""
     if not GRIDS.get(name, RATES) or name == "FedU":
         return None
     pretext = {key: value for key, value in setting.items() if key == "pretext"}
-    model = "centralised" if name in CENTRES else name if name == MOMENTUM else "FedAvg"
+    model = "centralised" if name in CENTRES else name if name == MOMENTUM else BEST if name in MIXED else "FedAvg"
     own = CENTRES[model][1] if model in CENTRES else METHODS[model]
     return Row(model, {**own, **{key: settings[key] for key in settings if key != "data.partition"}}, pretext)
 
