@@ -12,8 +12,8 @@ from torch.autograd import Function
 
 from fedreel.engines.stacked import products
 from fedreel.engines.stacked.fastest import Fastest
-from fedreel.engines.stacked.functions import Derivative, Dim, first
 from fedreel.engines.stacked.products import How
+from fedreel.machine.mapped import Derivative, Dim, first
 
 CHANNELS = 16  # made of a place: of fewer, laying out what each is made of takes longer than making them
 DEVICES = ("cuda",)

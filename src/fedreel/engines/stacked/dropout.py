@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from fedreel.engines.stacked.functions import Derivative, Dim, first
+from fedreel.machine.mapped import Derivative, Dim, first
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

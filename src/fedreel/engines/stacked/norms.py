@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from fedreel.engines.stacked.functions import Derivative, Dim
+from fedreel.machine.mapped import Derivative, Dim
 
 
 def batch_norm(
