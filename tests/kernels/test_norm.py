@@ -1,3 +1,4 @@
+import copy
 import importlib.util
 import logging
 
@@ -126,26 +127,21 @@ def test_without_triton_it_is_said_once_and_torch_goes_on(monkeypatch, caplog):
         raise ImportError("no triton")
 
     monkeypatch.setattr(norms, "fused", missing)
-    norms._works.cache_clear()
+    norms.works.cache_clear()
     with caplog.at_level(logging.WARNING):
-        assert not norms._works(torch.device("cpu"))
-        assert not norms._works(torch.device("cpu"))
-    norms._works.cache_clear()
+        assert not norms.works(torch.device("cpu"))
+        assert not norms.works(torch.device("cpu"))
+    norms.works.cache_clear()
     assert [r.getMessage() for r in caplog.records] == [
-        "batch norms take longer than they need to: Triton's kernels do not work here (no triton)"
+        "networks take longer than they need to: Triton's kernels do not work here (no triton)"
     ]
 
 
 @pytest.mark.parametrize(
-    "suits", ["training", "eval", "channels apart", "nine channels", "mapped", "double", "shortcut of another type"]
+    "suits", ["training", "eval", "channels apart", "nine channels", "double", "shortcut of another type"]
 )
 def test_which_maps_the_kernels_take(suits):
     norm, x, shortcut, _ = example((4, 8, 5, 3), "cpu", torch.float32)
-    if suits == "mapped":
-        found = []
-        torch.func.vmap(lambda one: (found.append(norms._suits(norm, together(one), None)), one)[1])(x[None])
-        assert found == [False]
-        return
     norm.train(suits != "eval")
     if suits == "nine channels":
         norm, x, shortcut, _ = example((4, 9, 5, 3), "cpu", torch.float32)
@@ -153,6 +149,54 @@ def test_which_maps_the_kernels_take(suits):
     x, shortcut = (x.double(), shortcut.double()) if suits == "double" else (x, shortcut)
     shortcut = shortcut.double() if suits == "shortcut of another type" else shortcut
     assert norms._suits(norm, x, shortcut) == (suits == "training")
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("apart", [False, True])
+def test_which_maps_of_several_clients_the_kernels_take(dim, apart):
+    norm, x, _, _ = example((4, 8, 5, 3), "cpu", torch.float32)
+    found, many = [], torch.stack([x.movedim(1, -1)] * 3).movedim(-1, 2)
+    many = many.contiguous() if apart else many
+    torch.func.vmap(lambda one: (found.append(norms._suits(norm, one, None)), one)[1], dim)(many.movedim(0, dim))
+    assert found == [not apart]
+
+
+class Fused(nn.Module):
+    def __init__(self, norm, then):
+        super().__init__()
+        self.norm, self.then = norm, then
+
+    def forward(self, x, shortcut):
+        return fused(self.norm, x, shortcut, self.then)
+
+
+@pytest.mark.parametrize("then", [None, "relu", "relu6"])
+@pytest.mark.parametrize("shortened", [False, True])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_several_clients_have_what_each_has_alone(device, shortened, then, dim):
+    """Maps, derivatives and running statistics, wherever the dimension of clients is."""
+    made = [example((4, 24, 5, 3), device, torch.float32) for _ in range(3)]
+    for i, (norm, *maps) in enumerate(made):
+        for tensor in (norm.weight.data, norm.bias.data, norm.running_mean, *maps):
+            tensor.mul_(1 + 0.3 * i)
+    module = Fused(copy.deepcopy(made[0][0]), then)
+    own = {f"norm.{n}": torch.stack([m[0].state_dict()[n] for m in made]) for n in made[0][0].state_dict()}
+    alone = [results(fused, norm, x, beside if shortened else None, given, then) for norm, x, beside, given in made]
+    x, beside, given = (
+        torch.stack([m[i].movedim(1, -1) for m in made]).movedim(-1, 2).movedim(0, dim) for i in (1, 2, 3)
+    )
+    trained = {name: own.pop(name) for name in ("norm.weight", "norm.bias")}
+
+    def value(x, shortcut, trained, kept, given):
+        y = torch.func.functional_call(module, {**kept, **trained}, (x, shortcut if shortened else None))
+        return (y * given).sum(), y
+
+    step = torch.func.grad(value, argnums=(0, 1, 2) if shortened else (0, 2), has_aux=True)
+    (dx, *others, of), y = torch.func.vmap(step, (dim, dim, 0, 0, dim))(x, beside, trained, own, given)
+    found = [y, dx, of["norm.weight"], of["norm.bias"], *others, own["norm.running_mean"], own["norm.running_var"]]
+    for ours, right in zip(found, zip(*alone, strict=True), strict=True):
+        torch.testing.assert_close(ours, torch.stack(right), rtol=0, atol=0)
+    assert own["norm.num_batches_tracked"].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +214,7 @@ def test_networks_have_the_same_gradients_with_and_without(monkeypatch, device, 
     x, found = together(torch.randn(shape, device=device)), []
     monkeypatch.setattr(norms, "DEVICES", (device,))
     for works in (False, True):
-        monkeypatch.setattr(norms, "_works", lambda _, works=works: works)
+        monkeypatch.setattr(norms, "works", lambda _, works=works: works)
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             found.append(torch.autograd.grad(net(x).square().sum(), list(net.parameters())))
     assert any(not torch.equal(*pair) for pair in zip(*found, strict=True)), "the kernels were not used"

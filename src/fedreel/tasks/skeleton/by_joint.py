@@ -1,5 +1,6 @@
-"""ST-GCN's convolutions on CPUs: of maps (V, C, N, T) whose memory goes by joint, sequence, frame, channel. In that
-order both are plain matrix products, over joints and over time, which neither copy nor turn what they read."""
+"""ST-GCN's convolutions of maps (V, C, N, T) whose memory goes by joint, sequence, frame, channel. In that order both
+are plain matrix products, over joints and over time, which neither copy nor turn what they read; on GPUs they are
+kernels."""
 
 from __future__ import annotations
 
@@ -10,12 +11,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedreel.kernels.fusing import is_fusing
+from fedreel.kernels.norm import works
+
+DEVICES = ("cuda",)  # with kernels
+JOINTS = 32  # most that they take
 COPIES = 24  # channels out whose products take as long as laying the frames that a place sees side by side
 
 
 def pays(conv: nn.Conv2d, x: Tensor) -> bool:
-    """Whether `over_time` beats a product over the frames that a place sees, laid side by side: it multiplies all
-    frames with all, by zero where they are too far apart, but copies nothing."""
+    """Whether `over_time` beats a product over the frames that a place sees, laid side by side: on CPUs it multiplies
+    all frames with all, by zero where they are too far apart, but copies nothing."""
+    if x.device.type in DEVICES:
+        plain = x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type) and not is_fusing()
+        return plain and x.shape[3] <= JOINTS and works(x.device)
     if x.is_cuda or conv.dilation[0] != 1:
         return False
     return x.shape[2] / conv.kernel_size[0] <= 1 + COPIES / conv.out_channels
@@ -23,7 +32,7 @@ def pays(conv: nn.Conv2d, x: Tensor) -> bool:
 
 def joints_first(x: Tensor) -> Tensor:
     """(V, C, N, T) of maps (N, C, T, V)."""
-    return x.permute(3, 1, 0, 2).contiguous(memory_format=torch.channels_last)
+    return x.permute(3, 0, 2, 1).contiguous().permute(0, 3, 1, 2)
 
 
 def joints_last(h: Tensor) -> Tensor:
@@ -36,6 +45,13 @@ def over_joints(conv: nn.Conv2d, h: Tensor, matrices: Tensor) -> Tensor:
     v, c, n, t = h.shape
     k, _, w = matrices.shape
     weight, bias = conv.weight.view(k, -1, c).transpose(1, 2), _bias(conv).view(k, 1, -1)
+    if h.device.type in DEVICES:
+        from fedreel.kernels.joints_triton import Spread  # optional, and slow to import
+
+        beside = matrices.sum(1).transpose(0, 1) @ bias.squeeze(1)
+        rows = h.permute(0, 2, 3, 1).reshape(v, n * t, c)
+        moved = Spread.apply(rows, matrices, weight, beside)[0]
+        return moved.view(w, n, t, -1).permute(0, 3, 1, 2)
     maps = torch.baddbmm(bias, h.permute(0, 2, 3, 1).reshape(1, -1, c).expand(k, -1, -1), weight)
     moved = matrices.permute(2, 0, 1).reshape(w, k * v) @ maps.view(k * v, -1)
     return moved.view(w, n, t, -1).permute(0, 3, 1, 2)
@@ -45,6 +61,13 @@ def over_time(conv: nn.Conv2d, h: Tensor) -> Tensor:
     """A convolution over time as a product of all frames with all: (V, D, N, frames out)."""
     v, c, n, t = h.shape
     d, kernel = conv.out_channels, conv.kernel_size[0]
+    if h.device.type in DEVICES:
+        from fedreel.kernels.time_triton import Convolved  # optional, and slow to import
+
+        frames = h.permute(0, 2, 3, 1).reshape(v * n, t, 1, c)
+        how = conv.stride[0], int(conv.padding[0]), conv.dilation[0]
+        found = Convolved.apply(frames, conv.weight.squeeze(3), _bias(conv), how)[0]
+        return found.view(v, n, -1, d).permute(0, 3, 1, 2)
     taps, out = _taps(t, kernel, conv.stride[0], int(conv.padding[0]))
     seen = torch.from_numpy(taps).to(conv.weight)
     matrix = (conv.weight.view(d * c, kernel) @ seen).view(d, c, t, out).permute(3, 0, 2, 1).reshape(out * d, t * c)
