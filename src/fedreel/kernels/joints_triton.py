@@ -13,7 +13,7 @@ from torch import Tensor
 from fedreel.kernels.time_triton import power, precision
 from fedreel.machine.mapped import DerivativeForClients, ForClients
 
-VALUES = 256  # of each joint in a tile, rows times channels
+VALUES = 128  # of each joint in a tile, rows times channels; of more, registers spill
 CHANNELS, MADE = 64, 64  # at a time, at most: taken, and made
 PROGRAMS = 528  # wanted at once for the derivatives by parameters, four for each processor of a large GPU
 ANY = {"do_not_specialize": ["rows", "each"]}
@@ -103,8 +103,7 @@ def _parameter_sums(  # type: ignore[no-untyped-def]
         back = tl.reshape(tl.dot(g, tl.trans(w), input_precision=PRECISION), [V, R * P])
         by_matrix = tl.dot(back, tl.trans(taken), by_matrix, input_precision=PRECISION)
         even += tl.sum(tl.reshape(g, [V, R, B]), 1)
-    at = of_weight + ((part * K + k) * C + c[:, None]) * D + d[None, :]
-    tl.store(at, by_weight, known)
+    tl.store(of_weight + ((part * K + k) * C + c[:, None]) * D + d[None, :], by_weight, known)
     both = (v < joints)[:, None] & (v < joints)[None, :]
     tile_of = (part * tl.num_programs(1) + tl.program_id(1)) * joints * joints
     tl.store(of_matrices + tile_of + v[None, :] * joints + v[:, None], by_matrix, both)
@@ -155,7 +154,7 @@ class _ByParameters(DerivativeForClients):
         of_beside = maps.new_empty(clients, parts, joints, made)
         _parameter_sums[parts, tiles * many, clients](
             maps, given, matrices, weight, of_matrices, of_weight, of_beside, rows, rounds * deep, joints,
-            channels, made, many, power(joints), deep, wide, high, precision(),
+            channels, made, many, power(joints), deep, wide, high, precision(), num_warps=8, num_stages=2,
         )  # fmt: skip
         return of_matrices.sum(1), of_weight.sum(1), of_beside.sum(1)
 
