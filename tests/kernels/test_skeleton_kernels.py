@@ -21,7 +21,7 @@ from fedreel.tasks.skeleton.network import Skeleton
 from fedreel.tasks.skeleton.stgcn import STGCN, STGCNConfig
 
 GPU = torch.cuda.is_available()
-CLOSE = 3e-6  # relative to the result's length, of sums in float32
+CLOSE = 1e-5  # relative to the result's length, of sums in float32; TF32 is a hundred times further away
 
 Function = Callable[..., Tensor]
 
@@ -121,9 +121,9 @@ def test_networks_of_one_client_and_of_several(device: str, monkeypatch: pytest.
 
     with full_precision():
         with_kernels(False)
-        nets[0].double()
-        exact = vmap(grad(loss))({n: t.double() for n, t in trained.items()}, x.double())
-        nets[0].float()
+        nets[0].cpu().double()  # on a GPU not all that is stacked can be laid as convolutions there want it
+        exact = vmap(grad(loss))({n: t.cpu().double() for n, t in trained.items()}, x.cpu().double())
+        nets[0].to(device).float()
         with_kernels(True)
         assert by_joint.pays(nets[0].layers[0].temporal, x[0, ..., 0])
         stacked = vmap(grad(loss))(trained, x)
@@ -132,4 +132,4 @@ def test_networks_of_one_client_and_of_several(device: str, monkeypatch: pytest.
     for name, expected in exact.items():
         for found in (stacked[name], torch.stack([own[name] for own in alone])):
             # one number so near zero that it is rectified in one of the two only makes 2 percent
-            assert (found - expected).norm() <= 5e-2 * expected.norm() + noise
+            assert (found.cpu() - expected).norm() <= 5e-2 * expected.norm() + noise

@@ -57,10 +57,10 @@ def _spread(  # type: ignore[no-untyped-def]
     r, v = tl.program_id(0) * R, tl.arange(0, V)
     d = tl.program_id(1) * B + tl.arange(0, B)
     total = tl.zeros([V * R, B], tl.float32)
-    for c0 in tl.static_range(0, C, P):
+    for c0 in range(0, C, P):
         taken = _tile(x, v, r, rows, joints, rows, c0, C, R, P)
         c = c0 + tl.arange(0, P)
-        for k in tl.static_range(K):
+        for k in range(K):
             moved = tl.dot(_edges(matrices, k, v, v, joints), taken, input_precision=PRECISION)
             w = tl.load(weight + (k * C + c[:, None]) * D + d[None, :], (c < C)[:, None] & (d < D)[None, :], 0.0)
             total = tl.dot(tl.reshape(moved, [V * R, P]), w, total, input_precision=PRECISION)
