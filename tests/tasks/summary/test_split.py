@@ -230,6 +230,15 @@ def test_a_client_with_one_video_trains_on_it() -> None:
     assert len(held_out_sources(parts, videos, 0.5, 0) & {"v0"}) == 0
 
 
+def test_no_client_s_last_video_is_held_out_for_another() -> None:
+    videos = [annotated.video(f"v{i}", i) for i in range(8)]
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        parts = {f"c{i}": rng.permutation(8)[: rng.integers(1, 4)] for i in range(6)}
+        test = held_out_sources(parts, videos, 0.5, seed)
+        assert all({f"v{i}" for i in rows} - test for rows in parts.values())
+
+
 # the real files
 
 

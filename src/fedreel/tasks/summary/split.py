@@ -245,7 +245,7 @@ _made: dict[tuple[Any, ...], np.ndarray] = {}
 def held_out_sources(parts: Parts, videos: Sequence[SummaryVideo], share: float, seed: int) -> set[str]:
     """The source videos whose parts are for testing, wherever they lie: as marked in the data or, if nothing is,
     `share` of each client's, at least one and never all. A video that an earlier client trains on is not drawn: its
-    other parts would be tested on what has been learned."""
+    other parts would be tested on what has been learned. Neither is the last that a client has to train on."""
     for held in ("test", "val"):
         marked = {v.source for v in videos if v.split == held}
         if marked:
@@ -253,11 +253,12 @@ def held_out_sources(parts: Parts, videos: Sequence[SummaryVideo], share: float,
     rng = np.random.default_rng([seed, 0x7E57])
     test: set[str] = set()
     train: set[str] = set()
-    for rows in parts.values():
-        own = sorted({videos[i].source for i in rows})
+    sources = [{videos[i].source for i in rows} for rows in parts.values()]
+    for own in sources:
         wanted = min(max(1, round(share * len(own))), len(own) - 1) if share else 0
-        free = [name for name in own if name not in test | train]
-        missing = max(0, wanted - len(test & {*own}))
-        test |= {free[i] for i in rng.permutation(len(free))[:missing]}
-        train |= {*own} - test
+        free = sorted(own - test - train)
+        for name in (free[i] for i in rng.permutation(len(free))):
+            if len(test & own) < wanted and all(other - test - {name} for other in sources if name in other):
+                test.add(name)
+        train |= own - test
     return test
