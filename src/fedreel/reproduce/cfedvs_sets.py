@@ -32,6 +32,7 @@ class VideoSet:
     fig5: int  # classes a client in Fig 5
     fragments: int = 0
     videos: int = 54
+    clients: tuple[int, ...] = (10, 15, 20, 30)  # in Fig 7
     path: Path | None = None
     usual: Mapping[str, Any] = field(default_factory=dict)
     splits: Mapping[str, Any] = field(default_factory=dict)
@@ -55,7 +56,8 @@ class VideoSet:
         return f"{self.name}: proxy {shared}, which no client trains on; tau and rho against {against}{whole}"
 
 
-PLAYGROUND = VideoSet("playground", (), (1, 4), 10, 3, (2, 3, 4), 0, 3)
+# Of thirty clients of the playground some would hold videos for testing alone, which it marks.
+PLAYGROUND = VideoSet("playground", (), (1, 4), 10, 3, (2, 3, 4), 0, 3, clients=(10, 15, 20))
 TVSUM = VideoSet("TVSum", (1, 2, 4), (1, 4), 10, 3, (2, 3, 4), 2, 3)
 SUMME = VideoSet("SumMe", (1, 2), (1, 2), 3, 2, (2, 3), 1, 4)
 
