@@ -13,6 +13,7 @@ import pytest
 import fedreel.api
 import fedreel.reproduce as harness
 from fedreel.errors import DataError, Diverged
+from fedreel.playground import VERSION
 from fedreel.reproduce.cells import derived_of
 from fedreel.reproduce.kept import open_kept
 from fedreel.reproduce.spec import Choose, Row, Scale, Table
@@ -168,14 +169,21 @@ def test_what_was_finished_before_an_interruption_is_kept(
 )
 def test_a_line_that_is_no_cell_is_told(tmp_path: Path, line: str, said: str) -> None:
     path = tmp_path / "cells.jsonl"
-    path.write_text('{"data": "playground", "digest": ""}\n' + line)
+    path.write_text(json.dumps({"data": "playground", "version": VERSION}) + "\n" + line)
     with pytest.raises(DataError, match=said):
+        open_kept(path, None)
+
+
+def test_cells_of_another_playground_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cells.jsonl"
+    path.write_text(json.dumps({"data": "playground", "version": VERSION - 1}) + "\n")
+    with pytest.raises(DataError, match="other data"):
         open_kept(path, None)
 
 
 @pytest.mark.parametrize("path", sorted(CELLS.glob("*.jsonl")), ids=lambda path: path.name)
 def test_the_kept_cells_of_the_documents_can_be_read(path: Path) -> None:
     head, *lines = map(json.loads, path.read_text().splitlines())
-    assert {*head} == {"data", "digest"}
+    assert {*head} == {"data", "version" if head["data"] == "playground" else "digest"}
     keys = [line["cell"] for line in lines]
     assert keys == sorted({*keys})

@@ -13,6 +13,7 @@ from typing import Any
 from fedreel.errors import DataError
 from fedreel.machine.files import write_atomic
 from fedreel.machine.records import Records
+from fedreel.playground.sizes import VERSION
 from fedreel.reproduce.cells import DERIVED, DIVERGED, Cell, derived_of, seconds_of, why_diverged
 from fedreel.runs.reading import read_summary
 
@@ -67,7 +68,7 @@ def known_of(cell: Cell, kept: Kept | None) -> Line:
 
 def open_kept(path: Path, data: Path | None) -> Kept:
     """The file's cells, none if it is new; they must be of the same data."""
-    of = {"data": data.name if data else "playground", "digest": _digest(data) if data else ""}
+    of = {"data": data.name, "digest": _digest(data)} if data else {"data": "playground", "version": VERSION}
     if not path.exists():
         return Kept(path, of, {})
     records = Records(path)
