@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -133,3 +134,12 @@ def test_networks_of_one_client_and_of_several(device: str, monkeypatch: pytest.
         for found in (stacked[name], torch.stack([own[name] for own in alone])):
             # one number so near zero that it is rectified in one of the two only makes 2 percent
             assert (found.cpu() - expected).norm() <= 5e-2 * expected.norm() + noise
+
+
+@pytest.mark.parametrize(("found", "enough"), [(64 * 1024, False), (99 * 1024, True), (None, False)])
+def test_cards_with_little_memory_for_a_block_do_without(
+    monkeypatch: pytest.MonkeyPatch, found: int | None, enough: bool
+) -> None:
+    told = SimpleNamespace() if found is None else SimpleNamespace(shared_memory_per_block_optin=found)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: told)
+    assert by_joint.has_room.__wrapped__(torch.device("cuda", 0)) is enough

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedreel.kernels.time_triton import power, precision
 from fedreel.machine.mapped import DerivativeForClients, ForClients
 
-VALUES = 128  # of each joint in a tile, rows times channels; of more, registers spill
+VALUES = 128  # of each joint in a tile, rows times channels; of more, registers spill, and memory is short
 CHANNELS, MADE = 64, 64  # at a time, at most: taken, and made
 PROGRAMS = 528  # wanted at once for the derivatives by parameters, four for each processor of a large GPU
 ANY = {"do_not_specialize": ["rows", "each"]}
@@ -167,12 +167,12 @@ def _moved(maps: Tensor, matrices: Tensor, weight: Tensor, beside: Tensor | None
     found = maps.new_empty(clients, joints, rows, made)
     _spread[triton.cdiv(rows, deep), triton.cdiv(made, high), clients](
         maps, matrices, weight, maps if beside is None else beside.contiguous(), found, rows, joints,
-        channels, made, many, beside is not None, power(joints), deep, wide, high, precision(),
+        channels, made, many, beside is not None, power(joints), deep, wide, high, precision(), num_stages=2,
     )  # fmt: skip
     return found
 
 
 def _sizes(channels: int, made: int) -> tuple[int, int, int]:
     """Of a tile: channels, channels made, rows."""
-    wide = min(power(channels), CHANNELS)
-    return wide, min(power(made), MADE), VALUES // wide
+    wide, high = min(power(channels), CHANNELS), min(power(made), MADE)
+    return wide, high, VALUES // max(wide, high)

@@ -16,6 +16,7 @@ from fedreel.kernels.norm import works
 
 DEVICES = ("cuda",)  # with kernels
 JOINTS = 32  # most that they take
+ROOM = 90 * 1024  # bytes that a block of theirs may need; cards since 2020 have more
 COPIES = 24  # channels out whose products take as long as laying the frames that a place sees side by side
 
 
@@ -24,10 +25,17 @@ def pays(conv: nn.Conv2d, x: Tensor) -> bool:
     all frames with all, by zero where they are too far apart, but copies nothing."""
     if x.device.type in DEVICES:
         plain = x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type) and not is_fusing()
-        return plain and x.shape[3] <= JOINTS and works(x.device)
+        return plain and x.shape[3] <= JOINTS and has_room(x.device) and works(x.device)
     if x.is_cuda or conv.dilation[0] != 1:
         return False
     return x.shape[2] / conv.kernel_size[0] <= 1 + COPIES / conv.out_channels
+
+
+@lru_cache
+def has_room(device: torch.device) -> bool:
+    if device.type != "cuda":
+        return True
+    return getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0) >= ROOM
 
 
 def joints_first(x: Tensor) -> Tensor:
