@@ -73,7 +73,7 @@ def test_every_row_that_learns_has_its_rate_chosen_among_as_many(videos: Path) -
     for name in ("table1", "table2", "table3", "table4", "momentum", "pretexts", "fig2", "fig3", "fig4", "fig5"):
         for row in rows(find_table("fedvssl", name), videos):
             assert row.chosen_by is None or row.chosen_by.name in ("centralised", "FedAvg", BEST, MOMENTUM)
-            assert len(row.grid.get("train.lr", ())) == (0 if row.name == "random weights" else 3)
+            assert len(row.grid.get("train.lr", ())) == (0 if row.name == "random weights" else 4)
             assert ("method.mu" in row.grid) == (row.name == "FedU")
 
 
@@ -127,7 +127,7 @@ def test_one_rate_is_chosen_for_each_kind_of_federated_row(videos: Path, tmp_pat
     assert found["centralised, 30 %"] == found["centralised"] == found["centralised pretext Speed"]
     assert found[f"{MOMENTUM} split IID"] == found[f"{MOMENTUM} pretext Speed"]
     assert (
-        len({name for names in found.values() for name in names}) == 3 * (3 + 3 + 3 + 3) + 9
+        len({name for names in found.values() for name in names}) == 4 * (3 + 3 + 3 + 3) + 12
     )  # FedU: a threshold, too
 
 
