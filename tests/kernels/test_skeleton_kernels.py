@@ -66,11 +66,13 @@ def check(ours: Function, plain: Function, inputs: list[Tensor]) -> None:
 @pytest.mark.parametrize(
     ("shape", "made", "taps", "how"),
     [
-        ((5, 7, 1, 16), 16, 9, (1, 4, 1)),
-        ((3, 10, 4, 16), 24, 9, (2, 4, 1)),
-        ((2, 13, 3, 20), 40, 5, (2, 4, 2)),
-        ((4, 9, 1, 64), 128, 3, (1, 1, 1)),
-        ((1, 3, 2, 8), 8, 9, (1, 4, 1)),
+        ((5, 7, 16), 16, 9, (1, 4, 1)),
+        ((12, 10, 16), 24, 9, (2, 4, 1)),
+        ((6, 13, 20), 40, 5, (2, 4, 2)),
+        ((4, 9, 64), 128, 3, (1, 1, 1)),
+        ((2, 3, 8), 8, 9, (1, 4, 1)),
+        ((3, 20, 80), 8, 3, (3, 1, 1)),
+        ((2, 150, 16), 16, 9, (2, 4, 1)),
     ],
     ids=str,
 )
@@ -80,10 +82,9 @@ def test_convolutions_over_time(device: str, shape: Any, made: int, taps: int, h
     stride, before, apart = how
 
     def plain(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        x = F.conv2d(maps.permute(0, 3, 1, 2), weight[..., None], bias, (stride, 1), (before, 0), (apart, 1))
-        return x.permute(0, 2, 3, 1)
+        return F.conv1d(maps.transpose(1, 2), weight, bias, stride, before, apart).transpose(1, 2)
 
-    inputs = [torch.randn(s, device=device) for s in (shape, (made, shape[3], taps), (made,))]
+    inputs = [torch.randn(s, device=device) for s in (shape, (made, shape[2], taps), (made,))]
     check(lambda *given: Convolved.apply(*given, how)[0], plain, inputs)
 
 

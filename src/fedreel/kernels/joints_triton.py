@@ -13,10 +13,10 @@ from torch import Tensor
 from fedreel.kernels.time_triton import power, precision
 from fedreel.machine.mapped import DerivativeForClients, ForClients
 
-VALUES = 128  # of each joint in a tile, rows times channels; of more, registers spill, and memory is short
+VALUES = 64  # of each joint in a tile, rows times channels
 CHANNELS, MADE = 64, 64  # at a time, at most: taken, and made
 PROGRAMS = 528  # wanted at once for the derivatives by parameters, four for each processor of a large GPU
-ANY = {"do_not_specialize": ["rows", "each"]}
+ANY = {"do_not_specialize": ["size", "rows", "each"]}
 
 
 @triton.jit
@@ -73,12 +73,13 @@ def _spread(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(**ANY)
-def _parameter_sums(  # type: ignore[no-untyped-def]
-    x, given, matrices, weight, of_matrices, of_weight, of_beside, rows, each, joints: tl.constexpr,
+def _weight_sums(  # type: ignore[no-untyped-def]
+    x, given, matrices, sums, size, rows, each, joints: tl.constexpr,
     C: tl.constexpr, D: tl.constexpr, K: tl.constexpr,
     V: tl.constexpr, R: tl.constexpr, P: tl.constexpr, B: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Of `each` rows, of a matrix and some channels: sums for the matrix, for the weight, and of the gradient."""
+    """Of `each` rows, of a matrix and some channels: sums of products of what was moved with the gradient, and of the
+    gradient at each joint."""
     client = tl.program_id(2).to(tl.int64)
     part = client * tl.num_programs(0) + tl.program_id(0)
     x += client * joints * rows * C
@@ -88,10 +89,7 @@ def _parameter_sums(  # type: ignore[no-untyped-def]
     c0, d0 = tile % columns * P, tile // columns * B
     v, c, d = tl.arange(0, V), c0 + tl.arange(0, P), d0 + tl.arange(0, B)
     edges = _edges(matrices + client * K * joints * joints, k, v, v, joints)
-    known = (c < C)[:, None] & (d < D)[None, :]
-    w = tl.load(weight + client * K * C * D + (k * C + c[:, None]) * D + d[None, :], known, 0.0)
-    by_matrix, by_weight = tl.zeros([V, V], tl.float32), tl.zeros([P, B], tl.float32)
-    even = tl.zeros([V, B], tl.float32)
+    total, even = tl.zeros([P, B], tl.float32), tl.zeros([V, B], tl.float32)
     begin = tl.program_id(0) * each
     end = tl.minimum(begin + each, rows)
     for r in range(begin, end, R):
@@ -99,17 +97,44 @@ def _parameter_sums(  # type: ignore[no-untyped-def]
         place, there = _places(r, end, joints, rows, R, V)
         g = tl.load(given + place * D + d[None, :], there & (d < D)[None, :], 0.0)
         moved = tl.reshape(tl.dot(edges, taken, input_precision=PRECISION), [V * R, P])
-        by_weight = tl.dot(tl.trans(moved), g, by_weight, input_precision=PRECISION)
-        back = tl.reshape(tl.dot(g, tl.trans(w), input_precision=PRECISION), [V, R * P])
-        by_matrix = tl.dot(back, tl.trans(taken), by_matrix, input_precision=PRECISION)
+        total = tl.dot(tl.trans(moved), g, total, input_precision=PRECISION)
         even += tl.sum(tl.reshape(g, [V, R, B]), 1)
-    tl.store(of_weight + ((part * K + k) * C + c[:, None]) * D + d[None, :], by_weight, known)
-    both = (v < joints)[:, None] & (v < joints)[None, :]
-    tile_of = (part * tl.num_programs(1) + tl.program_id(1)) * joints * joints
-    tl.store(of_matrices + tile_of + v[None, :] * joints + v[:, None], by_matrix, both)
+    sums += part * size
+    tl.store(sums + (k * C + c[:, None]) * D + d[None, :], total, (c < C)[:, None] & (d < D)[None, :])
     if k == 0 and c0 == 0:
-        at = of_beside + (part * joints + v[:, None]) * D + d[None, :]
+        at = sums + (K * C + v[:, None]) * D + d[None, :]
         tl.store(at, even, (v < joints)[:, None] & (d < D)[None, :])
+
+
+@triton.jit(**ANY)
+def _matrix_sums(  # type: ignore[no-untyped-def]
+    x, given, weight, sums, size, rows, each, joints: tl.constexpr,
+    C: tl.constexpr, D: tl.constexpr, K: tl.constexpr,
+    V: tl.constexpr, R: tl.constexpr, P: tl.constexpr, B: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Of `each` rows, of a matrix and some channels: sums of products of maps with the gradient by what was moved."""
+    client = tl.program_id(2).to(tl.int64)
+    part = client * tl.num_programs(0) + tl.program_id(0)
+    x += client * joints * rows * C
+    given += client * joints * rows * D
+    columns = (C + P - 1) // P
+    k, tile = tl.program_id(1) % K, tl.program_id(1) // K
+    c0, d0 = tile % columns * P, tile // columns * B
+    v, c, d = tl.arange(0, V), c0 + tl.arange(0, P), d0 + tl.arange(0, B)
+    at = weight + client * K * C * D + (k * C + c[:, None]) * D + d[None, :]
+    w = tl.load(at, (c < C)[:, None] & (d < D)[None, :], 0.0)
+    total = tl.zeros([V, V], tl.float32)
+    begin = tl.program_id(0) * each
+    end = tl.minimum(begin + each, rows)
+    for r in range(begin, end, R):
+        taken = _tile(x, v, r, end, joints, rows, c0, C, R, P)
+        place, there = _places(r, end, joints, rows, R, V)
+        g = tl.load(given + place * D + d[None, :], there & (d < D)[None, :], 0.0)
+        back = tl.reshape(tl.dot(g, tl.trans(w), input_precision=PRECISION), [V, R * P])
+        total = tl.dot(back, tl.trans(taken), total, input_precision=PRECISION)
+    both = (v < joints)[:, None] & (v < joints)[None, :]
+    sums += part * size + (K * C + joints) * D + tl.program_id(1) * joints * joints
+    tl.store(sums + v[None, :] * joints + v[:, None], total, both)
 
 
 class Spread(ForClients):
@@ -149,14 +174,18 @@ class _ByParameters(DerivativeForClients):
         tiles = triton.cdiv(channels, wide) * triton.cdiv(made, high)
         rounds = triton.cdiv(triton.cdiv(rows, deep) * tiles * many * clients, PROGRAMS)
         parts = triton.cdiv(rows, rounds * deep)
-        of_matrices = maps.new_empty(clients, parts * tiles, many, joints, joints)
-        of_weight = maps.new_empty(clients, parts, many, channels, made)
-        of_beside = maps.new_empty(clients, parts, joints, made)
-        _parameter_sums[parts, tiles * many, clients](
-            maps, given, matrices, weight, of_matrices, of_weight, of_beside, rows, rounds * deep, joints,
-            channels, made, many, power(joints), deep, wide, high, precision(), num_warps=8, num_stages=2,
-        )  # fmt: skip
-        return of_matrices.sum(1), of_weight.sum(1), of_beside.sum(1)
+        sizes = many * channels * made, joints * made, tiles * many * joints * joints
+        sums = maps.new_empty(clients, parts, sum(sizes))
+        grid, where = (parts, tiles * many, clients), (sums, sum(sizes), rows, rounds * deep)
+        given_to = joints, channels, made, many, power(joints), deep, wide, high, precision()
+        _weight_sums[grid](maps, given, matrices, *where, *given_to, num_warps=2, num_stages=2)
+        _matrix_sums[grid](maps, given, weight, *where, *given_to, num_warps=1, num_stages=2)
+        of_weight, of_beside, of_matrices = sums.sum(1).split(sizes, 1)
+        return (
+            of_matrices.view(clients, tiles, many, joints, joints).sum(1),
+            of_weight.view(clients, many, channels, made),
+            of_beside.view(clients, joints, made),
+        )
 
 
 def _moved(maps: Tensor, matrices: Tensor, weight: Tensor, beside: Tensor | None) -> Tensor:
@@ -166,8 +195,8 @@ def _moved(maps: Tensor, matrices: Tensor, weight: Tensor, beside: Tensor | None
     wide, high, deep = _sizes(channels, made)
     found = maps.new_empty(clients, joints, rows, made)
     _spread[triton.cdiv(rows, deep), triton.cdiv(made, high), clients](
-        maps, matrices, weight, maps if beside is None else beside.contiguous(), found, rows, joints,
-        channels, made, many, beside is not None, power(joints), deep, wide, high, precision(), num_stages=2,
+        maps, matrices, weight, maps if beside is None else beside.contiguous(), found, rows, joints, channels, made,
+        many, beside is not None, power(joints), deep, wide, high, precision(), num_warps=1, num_stages=2,
     )  # fmt: skip
     return found
 

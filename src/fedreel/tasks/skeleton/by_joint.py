@@ -72,7 +72,7 @@ def over_time(conv: nn.Conv2d, h: Tensor) -> Tensor:
     if h.device.type in DEVICES:
         from fedreel.kernels.time_triton import Convolved  # optional, and slow to import
 
-        frames = h.permute(0, 2, 3, 1).reshape(v * n, t, 1, c)
+        frames = h.permute(0, 2, 3, 1).reshape(v * n, t, c)
         how = conv.stride[0], int(conv.padding[0]), conv.dilation[0]
         found = Convolved.apply(frames, conv.weight.squeeze(3), _bias(conv), how)[0]
         return found.view(v, n, -1, d).permute(0, 3, 1, 2)
@@ -86,6 +86,8 @@ def over_time(conv: nn.Conv2d, h: Tensor) -> Tensor:
 
 def pointwise(conv: nn.Conv2d, h: Tensor) -> Tensor:
     """A 1 x 1 convolution with a stride in time."""
+    if h.device.type in DEVICES:
+        return over_time(conv, h)
     taken = h[..., :: conv.stride[0]].permute(0, 2, 3, 1)
     return F.linear(taken, conv.weight.flatten(1), conv.bias).permute(0, 3, 1, 2)
 

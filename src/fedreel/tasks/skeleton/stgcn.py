@@ -82,7 +82,7 @@ class Layer(nn.Module):
             return self._ended(h, None if self.residual is None else x)
         conv, norm = self.residual
         assert isinstance(conv, Pointwise)
-        return self._ended(h, norm(pointwise(conv, x)))
+        return self._ended(h, normed(norm, pointwise(conv, x)))
 
     def _ended(self, h: Tensor, beside: Tensor | None) -> Tensor:
         if not self.dropout:
