@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,6 +99,18 @@ def test_after_ctrl_c_every_job_cleans_up_and_no_other_is_begun(tmp_path: Path) 
         process.wait()
     assert sorted(p.name for p in tmp_path.glob("?*") if p.suffix not in (".py", "")) == ["a.ended", "b.ended"]
     assert not [name for name in "abcd" if (tmp_path / name).exists()]
+
+
+def test_ctrl_c_twice_is_an_interruption_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def waits(futures: Any) -> Any:
+        try:
+            raise KeyboardInterrupt
+        finally:  # as in Condition.wait(), where the second has come before the lock was taken again
+            threading.Lock().release()
+
+    monkeypatch.setattr(processes, "as_completed", waits)
+    with pytest.raises(KeyboardInterrupt):
+        dict(in_processes(abs, [1, 2], workers=2))
 
 
 def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:

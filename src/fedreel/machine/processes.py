@@ -73,8 +73,10 @@ def in_processes(
                 found=str(error),
                 hint="where memory is short, use fewer workers; what is finished is kept",
             ) from error
-        except BaseException:
+        except BaseException as error:
             pool.stop()
+            if isinstance(error.__context__, KeyboardInterrupt):  # by a second Ctrl-C: wait() gave back what it had not
+                raise error.__context__ from None
             raise
 
 
