@@ -17,7 +17,7 @@ from fedreel.config import Recipe, as_table, load_recipe
 from fedreel.core.job import make_method, make_task
 from fedreel.errors import Diverged, RecipeError
 from fedreel.reproduce import reproduce
-from fedreel.reproduce.choose import check_unset
+from fedreel.reproduce.choose import check_unset, further
 from fedreel.reproduce.recognition import TABLES
 from fedreel.reproduce.spec import Choose, Row, Scale, Table
 from fedreel.reproduce.twins import check_apart
@@ -91,6 +91,36 @@ def test_the_best_of_another_world_is_used_for_all_seeds(tmp_path: Path, use: An
     page = (tmp_path / "table.html").read_text()
     for text in (said, ">chosen<", ">mu=0.01<", "mu=1.0: 0.600"):
         assert text in page, text
+
+
+@pytest.mark.parametrize(
+    ("found", "asked", "best"),
+    [
+        ({0.1: 0.2, 0.3: 0.4, 1.0: 0.6, 3.0: None}, [0.1, 0.3, 1.0, 3.0], 1.0),
+        ({0.1: 0.2, 0.3: 0.1, 0.03: 0.3, 0.01: 0.3}, [0.1, 0.3, 0.03, 0.01], 0.03),
+        ({0.1: 0.2, 0.3: 0.1, 0.03: 0.1}, [0.1, 0.3, 0.03], 0.1),
+        ({0.5: 0.1, 0.2: 0.2, 0.1: 0.4, 0.03: 0.3}, [0.5, 0.2, 0.1, 0.03], 0.1),
+        ({0.1: 1, 0.3: 2, 1.0: 3, 3.0: 4, 10.0: 5, 30.0: 6}, [0.1, 0.3, 1.0, 3.0, 10.0, 30.0], 30.0),
+    ],
+)
+def test_the_best_is_to_be_between_worse_ones(
+    tmp_path: Path, use: Any, found: Mapping[float, float | None], asked: list[float], best: float
+) -> None:
+    compute = Tried({1: found, 0: {best: 0.5}})
+    use(table(prox(compute, *asked[:2]), rule=replace(RULE, beyond=("method.mu",)), seeds=(0,)))
+    for _ in range(2):  # the second time, all is there
+        (row,) = reproduce("any", "table", out=tmp_path)["table"]["rows"]
+        assert compute.asked == [*((1, 0, mu) for mu in asked), (0, 0, best)]
+    assert row["chosen"] == {"method.mu": best}
+    assert [t["settings"]["method.mu"] for t in row["tries"]] == asked
+
+
+def test_beyond_a_grid_of_two_settings_all_of_the_other_one_are_tried() -> None:
+    options = Row("fedprox", {}, grid={"method.mu": (0, 1), "train.lr": (0.01, 0.03)}).tries
+    more = [{"method.mu": 0, "train.lr": 0.1}, {"method.mu": 1, "train.lr": 0.1}]
+    assert further(options, {"method.mu": 1, "train.lr": 0.03}, ("train.lr",)) == more
+    assert further(options, options[0], ()) == []
+    assert further(options[:1], options[0], ("train.lr",)) == []  # a user wants this one
 
 
 def test_less_may_be_better(tmp_path: Path, use: Any) -> None:

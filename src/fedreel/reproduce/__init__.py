@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Self
@@ -19,11 +19,22 @@ from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.machine.files import write_atomic
 from fedreel.report import write_table
 from fedreel.reproduce.cells import Cell, cell_names, merged, metrics_of, why_diverged
-from fedreel.reproduce.choose import UNCHOSEN, Choice, Try, check_unset, in_words, knows, narrowed, note
+from fedreel.reproduce.choose import (
+    BEYOND,
+    UNCHOSEN,
+    Choice,
+    Try,
+    check_unset,
+    further,
+    in_words,
+    knows,
+    narrowed,
+    note,
+)
 from fedreel.reproduce.claims import in_words as in_one_line
 from fedreel.reproduce.claims import judged
 from fedreel.reproduce.equal_time import model_of, round_seconds, rounds_within, timing, to_time
-from fedreel.reproduce.kept import Kept, Line, line_of, open_kept
+from fedreel.reproduce.kept import Kept, Line, known_of, line_of, open_kept
 from fedreel.reproduce.side_by_side import each_done
 from fedreel.reproduce.spec import SEED, Choose, Metrics, Row, Scale, Table
 from fedreel.reproduce.twins import check_apart
@@ -121,11 +132,19 @@ def _in_time(sweeps: Sequence[Sweep], device: str, kept: Kept | None) -> list[Sw
 
 def _chosen(sweeps: Sequence[Sweep], device: str, jobs: int, kept: Kept | None) -> list[Sweep]:
     """The sweeps, their rows with the best settings of their grids."""
-    tries = [cell for sweep in sweeps for row in sweep.rows for cell in sweep.tries(row)]
-    cells = merged(tries)
-    for number, cell in enumerate(each_done(cells, device, jobs, kept), 1):
-        print(f"[{number}/{len(cells)}] {cell.name}: tried", file=sys.stderr, flush=True)
-    return [sweep.choose(line_of) for sweep in sweeps]
+    known, ended = partial(known_of, kept=kept), set[Path]()
+    while True:  # of some rows it shows by what was tried that more is to be
+        tries = merged(cell for sweep in sweeps for row in sweep.rows for cell in sweep.tries(row, known))
+        left = [cell for cell in tries if cell.folder not in ended]
+        if not left:
+            return [sweep.choose(known) for sweep in sweeps]
+        for number, cell in enumerate(each_done(left, device, jobs, kept), 1):
+            print(f"[{number}/{len(left)}] {cell.name}: tried", file=sys.stderr, flush=True)
+        ended.update(cell.folder for cell in left)
+
+
+def _nothing(cell: Cell) -> Line:
+    return {}
 
 
 @dataclass(frozen=True)
@@ -179,45 +198,63 @@ class Sweep:
         rounds, each = _settings(self.spec, self.size, row, 0)["round.rounds"], self.seconds[row.label]
         return {"round seconds": each, "rounds": float(rounds), "seconds": rounds * each}
 
-    def tries(self, row: Row) -> list[Cell]:
-        """What is run to choose the row's settings; nothing where there is no choice."""
-        return self._tries[id(row)]
+    def tries(self, row: Row, known: Callable[[Cell], Line] = _nothing) -> list[Cell]:
+        """What is run to choose the row's settings, by what is known of it; nothing where there is no choice."""
+        return [cell for _, cell in self._options(row, known)]
 
-    @cached_property
-    def _tries(self) -> dict[int, list[Cell]]:
-        return {id(row): self._tries_of(row) for row in self.rows}
-
-    def _tries_of(self, row: Row) -> list[Cell]:
-        size, rule, options = self.size, self.size.choose, narrowed(row, self.size)
+    def _options(self, row: Row, known: Callable[[Cell], Line]) -> list[tuple[dict[str, Any], Cell]]:
+        rule, options = self.size.choose, narrowed(row, self.size)
         if rule is None or len(options) < 2:
             return []
-        cells = []
-        row = row.chosen_by or row
-        for chosen in options:
-            usual = _settings(self.spec, size, row, 0)
-            kept = {key: value for key, value in usual.items() if key not in rule.without}
-            settings = {**kept, **rule.settings_of(row), **chosen}
-            folder, key = self._names(row, settings, 0)
-            name = f"{row.name}, {in_words(chosen)}"
-            cells.append(Cell(name, 0, size.recipe, settings, folder, key, row.compute, rule.derive))
-        return cells
+        found = [(option, self._try(row, option)) for option in options]
+        for _ in range(BEYOND if rule.beyond else 0):
+            if not all(known(cell) for _, cell in found):
+                break
+            best = self._choice(found, rule, known).best
+            found += [(more, self._try(row, more)) for more in further([o for o, _ in found], best, rule.beyond)]
+        return found
+
+    def _choice(
+        self, options: Sequence[tuple[dict[str, Any], Cell]], rule: Choose, known: Callable[[Cell], Line]
+    ) -> Choice:
+        return Choice(tuple(Try(o, _score(known(cell), rule, cell.folder)) for o, cell in options), rule.higher)
+
+    def _try(self, row: Row, chosen: Mapping[str, Any]) -> Cell:
+        key = id(row), tuple(chosen.items())
+        if key not in self._tried:
+            self._tried[key] = self._made_try(row.chosen_by or row, chosen)
+        return self._tried[key]
+
+    @cached_property
+    def _tried(self) -> dict[tuple[int, tuple[tuple[str, Any], ...]], Cell]:
+        """Made once: every setting of every cell is checked on the way."""
+        return {}
+
+    def _made_try(self, row: Row, chosen: Mapping[str, Any]) -> Cell:
+        size, rule = self.size, self.size.choose
+        assert rule is not None
+        usual = _settings(self.spec, size, row, 0)
+        kept = {key: value for key, value in usual.items() if key not in rule.without}
+        settings = {**kept, **rule.settings_of(row), **chosen}
+        folder, key = self._names(row, settings, 0)
+        name = f"{row.name}, {in_words(chosen)}"
+        return Cell(name, 0, size.recipe, settings, folder, key, row.compute, rule.derive)
 
     def choose(self, known: Callable[[Cell], Line]) -> Sweep:
         """With the best settings for every row all of whose tries are known."""
         rule = self.size.choose
         if rule is None:
             return self
-        choices, rows = {}, []
+        choices: dict[str, Choice] = {}
+        rows = []
         for row in self.rows:
-            cells = self.tries(row)
-            if not all(map(known, cells)):
-                rows.append(row)
-                continue
-            scores = [_score(known(cell), rule, cell.folder) for cell in cells] or [None]  # of the only one
-            tries = tuple(Try(settings, score) for settings, score in zip(narrowed(row, self.size), scores))
-            if tries:
-                choices[row.label] = choice = Choice(tries, rule.higher)
-                row = replace(row, settings={**row.settings, **choice.best})
+            options, alone = self._options(row, known), narrowed(row, self.size)
+            if options and all(known(cell) for _, cell in options):
+                choices[row.label] = self._choice(options, rule, known)
+            elif not options and alone:
+                choices[row.label] = Choice((Try(alone[0], None),), rule.higher)
+            if row.label in choices:
+                row = replace(row, settings={**row.settings, **choices[row.label].best})
             rows.append(row)
         return replace(self, rows=tuple(rows), choices=choices)
 

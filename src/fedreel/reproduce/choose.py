@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from fedreel.errors import RecipeError, nearest
 from fedreel.registry import METHODS
 from fedreel.reproduce.spec import Choose, Row, Scale
 
+BEYOND = 4  # values of a setting that are tried outside its grid, at most
+STEPS = ("1e{}", "3e{}")  # of a decade
 UNCHOSEN = "no settings were chosen for the rows: each has those of the recipe and its method"
 
 
@@ -105,6 +108,26 @@ def _check_untouched(rows: Sequence[Row], size: Scale) -> None:
 def narrowed(row: Row, size: Scale) -> list[dict[str, Any]]:
     """The row's tries that have what a user wants of them."""
     return [tried for tried in row.tries if all(size.over.get(key, value) == value for key, value in tried.items())]
+
+
+def further(
+    options: Sequence[Mapping[str, Any]], best: Mapping[str, Any], beyond: Sequence[str]
+) -> list[dict[str, Any]]:
+    """What is to be tried besides these, so that the best value of each of these settings has one on both sides."""
+    found = []
+    for key in beyond:
+        values = sorted({option[key] for option in options if key in option})
+        if len(values) < 2 or best[key] not in (values[0], values[-1]):
+            continue
+        value = _next(best[key], up=best[key] == values[-1])
+        found += [{**option, key: value} for option in options if option[key] == best[key]]
+    return found
+
+
+def _next(value: float, up: bool) -> float:
+    decade = math.floor(math.log10(value))
+    steps = [float(step.format(decade + more)) for more in (-1, 0, 1) for step in STEPS]
+    return min(s for s in steps if s > 1.01 * value) if up else max(s for s in steps if s < 0.99 * value)
 
 
 def check_methods(rows: Sequence[Row], size: Scale) -> None:

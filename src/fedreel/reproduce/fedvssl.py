@@ -55,6 +55,7 @@ HELD_OUT = Choose(  # by whole runs: after a third of the rounds Speed is at cha
     " 0.9, 0), with momentum, in one place",
     higher=False,
     without=("round.keep_models", "round.divergence"),
+    beyond=("train.lr",),
 )
 # On the playground all eight owners take part in each round.
 SCALES = {

@@ -96,7 +96,7 @@ def _rows(sweep: Sweep, kept: Kept | None) -> Iterator[Planned]:
     known = partial(known_of, kept=kept)
     chosen = sweep.in_time(known).choose(known)
     for row, settled in zip(sweep.rows, chosen.rows):
-        wanted = _timings(sweep, row), sweep.tries(row)
+        wanted = _timings(sweep, row), sweep.tries(row, known)
         timings, tries = ([Part((cell.key,), known(cell)) for cell in cells] for cells in wanted)
         if all(part.line for part in (*timings, *tries)):
             made = [chosen.cell(settled, seed) for seed in sweep.size.seeds]

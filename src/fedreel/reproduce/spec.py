@@ -62,7 +62,8 @@ class Choose:
     keep the choosing apart from what the table reports (`where`, in words); `rows` goes over these for rows that have a
     text, as in a scale. Settings of rows and tables that are named in `without` are left out: what only a figure reads
     need not be there to choose by, and tables share their tries. The best in `metric`, which is one of the run's own or
-    comes from `derive`, are taken."""
+    comes from `derive`, are taken. Numbers that are named in `beyond` are to be between worse ones: as long as the best
+    is the least or the largest that was tried, the next beyond it is tried, too (1, 3, 10, 30, ...)."""
 
     metric: str
     settings: Mapping[str, Any]
@@ -71,6 +72,7 @@ class Choose:
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     derive: tuple[Callable[[Path], Metrics], ...] = ()  # functions that read the metric off a finished run's folder
     without: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
 
     def settings_of(self, row: Row) -> dict[str, Any]:
         """What a row is tried with."""
