@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 from typing import Any, Self
 
 from fedreel.config import load_recipe
-from fedreel.errors import RecipeError, RunError, nearest
+from fedreel.errors import RecipeError, nearest
 from fedreel.machine.files import write_atomic
 from fedreel.report import write_table
 from fedreel.reproduce.cells import Cell, cell_names, merged, metrics_of, why_diverged
@@ -25,6 +25,7 @@ from fedreel.reproduce.choose import (
     Choice,
     Try,
     check_unset,
+    chosen_of,
     further,
     in_words,
     knows,
@@ -36,7 +37,7 @@ from fedreel.reproduce.claims import judged
 from fedreel.reproduce.equal_time import model_of, round_seconds, rounds_within, timing, to_time
 from fedreel.reproduce.kept import Kept, Line, known_of, line_of, open_kept
 from fedreel.reproduce.side_by_side import each_done
-from fedreel.reproduce.spec import SEED, Choose, Metrics, Row, Scale, Table
+from fedreel.reproduce.spec import SEED, Metrics, Row, Scale, Table
 from fedreel.reproduce.twins import check_apart
 from fedreel.systems import System, systems
 
@@ -210,14 +211,9 @@ class Sweep:
         for _ in range(BEYOND if rule.beyond else 0):
             if not all(known(cell) for _, cell in found):
                 break
-            best = self._choice(found, rule, known).best
+            best = chosen_of(found, rule, known).best
             found += [(more, self._try(row, more)) for more in further([o for o, _ in found], best, rule.beyond)]
         return found
-
-    def _choice(
-        self, options: Sequence[tuple[dict[str, Any], Cell]], rule: Choose, known: Callable[[Cell], Line]
-    ) -> Choice:
-        return Choice(tuple(Try(o, _score(known(cell), rule, cell.folder)) for o, cell in options), rule.higher)
 
     def _try(self, row: Row, chosen: Mapping[str, Any]) -> Cell:
         key = id(row), tuple(chosen.items())
@@ -250,7 +246,7 @@ class Sweep:
         for row in self.rows:
             options, alone = self._options(row, known), narrowed(row, self.size)
             if options and all(known(cell) for _, cell in options):
-                choices[row.label] = self._choice(options, rule, known)
+                choices[row.label] = chosen_of(options, rule, known)
             elif not options and alone:
                 choices[row.label] = Choice((Try(alone[0], None),), rule.higher)
             if row.label in choices:
@@ -397,19 +393,3 @@ def _names(wanted: Sequence[str], cells: Sequence[Metrics]) -> list[str]:
     """The metrics that a table shows; a pattern stands for those that were found."""
     known = sorted({name for cell in cells for name in cell})
     return [name for w in wanted for name in ([k for k in known if fnmatch(k, w)] if "*" in w else [w])]
-
-
-def _score(line: Line, rule: Choose, folder: Path) -> float | None:
-    """How well a try did; None if it diverged."""
-    if "diverged" in line:
-        return None
-    found: Metrics = dict(line["metrics"])
-    for function in rule.derive:
-        found |= line["derived"].get(function.__name__, {})
-    if rule.metric not in found:
-        raise RunError(
-            f"settings are chosen by {rule.metric}, which a finished try does not have",
-            where=str(folder),
-            expected=f"one of {', '.join(found)}",
-        )
-    return found[rule.metric]

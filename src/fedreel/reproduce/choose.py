@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fedreel.config import load_recipe
-from fedreel.errors import RecipeError, nearest
+from fedreel.errors import RecipeError, RunError, nearest
 from fedreel.registry import METHODS
-from fedreel.reproduce.spec import Choose, Row, Scale
+from fedreel.reproduce.cells import Cell
+from fedreel.reproduce.kept import Line
+from fedreel.reproduce.spec import Choose, Metrics, Row, Scale
 
 BEYOND = 4  # values of a setting that are tried outside its grid, at most
 STEPS = ("1e{}", "3e{}")  # of a decade
@@ -45,6 +48,27 @@ class Choice:
         """For the table's JSON."""
         tries = [{"settings": dict(t.settings), "score": t.score} for t in self.tries]
         return {"chosen": dict(self.best), "tries": tries}
+
+
+def chosen_of(options: Sequence[tuple[Mapping[str, Any], Cell]], rule: Choose, known: Callable[[Cell], Line]) -> Choice:
+    """Of settings, each with what was run to try it, by what is known of that."""
+    return Choice(tuple(Try(o, _score(known(cell), rule, cell.folder)) for o, cell in options), rule.higher)
+
+
+def _score(line: Line, rule: Choose, folder: Path) -> float | None:
+    """How well a try did; None if it diverged."""
+    if "diverged" in line:
+        return None
+    found: Metrics = dict(line["metrics"])
+    for function in rule.derive:
+        found |= line["derived"].get(function.__name__, {})
+    if rule.metric not in found:
+        raise RunError(
+            f"settings are chosen by {rule.metric}, which a finished try does not have",
+            where=str(folder),
+            expected=f"one of {', '.join(found)}",
+        )
+    return found[rule.metric]
 
 
 def check_unset(rows: Sequence[Row], size: Scale, follow: Sequence[str] = ()) -> None:
