@@ -1,5 +1,5 @@
 """ST-GCN forward and backward, of one client and of several with weights of their own, as tasks/skeleton/by_joint.py
-has them for a device (on GPUs by Triton's kernels), against PyTorch's convolutions.
+has them for a device (on GPUs by Triton's kernels), against convolutions as a stacked step has them else.
 
     python bench/skeleton_kernels.py                  # on a GPU, as a recorded step has it: in a graph
     python bench/skeleton_kernels.py --device cpu --clients 1 4
@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from fedreel.core.batchnorm import statistics_kept
+from fedreel.engines.stacked.step import ChannelsApart
 from fedreel.machine.device import pick_device
 from fedreel.tasks.skeleton import stgcn
 from fedreel.tasks.skeleton.joints import find_joints
@@ -47,7 +48,12 @@ def step_of(clients: int, device: torch.device) -> Callable[[], dict[str, Tensor
             found: Tensor = functional_call(networks[0], weights, (batch,))
         return found.square().mean()
 
-    return lambda: vmap(grad(loss))(weights, batches)
+    def step() -> dict[str, Tensor]:
+        with ChannelsApart():
+            found: dict[str, Tensor] = vmap(grad(loss))(weights, batches)
+        return found
+
+    return step
 
 
 def milliseconds(step: Callable[[], Any], device: torch.device) -> float:
@@ -80,7 +86,8 @@ def main() -> None:
         own = milliseconds(step, device)
         with patch.object(stgcn, "pays", lambda conv, x: False):
             plain = milliseconds(step, device)
-        print(f"{clients} clients: {own:.2f} ms, by PyTorch's convolutions {plain:.2f} ms, {plain / own:.2f} times")
+        text = f"{clients} clients: {own:.2f} ms, by PyTorch's convolutions {plain:.2f} ms, {plain / own:.2f} times"
+        print(text, flush=True)
         result[clients] = {"ms": own, "plain_ms": plain, "ratio": plain / own}
     name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
     print(json.dumps({"bench": "skeleton_kernels", "clients": result, "device": name}))

@@ -75,18 +75,21 @@ def main() -> None:
         began = time.perf_counter()
         clip_bytes = make_shards(folder, options.clips)
         print(f"{options.clips} clips of {FRAMES} frames made in {time.perf_counter() - began:.0f} s", flush=True)
-        found = {name: _run(options, folder, name) for name in options.ways}
+        print(f"{'':12}{'clips/s':>10}{'GPU peak':>12}{'host peak':>12}", flush=True)
+        found = {}
+        for name in options.ways:
+            found[name] = one = _run(options, folder, name)
+            host = one["host_bytes"] + one.get("readers_bytes", 0)
+            print(f"{name:12}{one['rate']:10.0f}{size(one['device_bytes']):>12}{size(host):>12}", flush=True)
     raw = FRAMES * HEIGHT * WIDTH * 3
-    print(f"{'':12}{'clips/s':>10}{'GPU peak':>12}{'host peak':>12}")
-    for name, one in found.items():
-        host = one["host_bytes"] + one.get("readers_bytes", 0)
-        print(f"{name:12}{one['rate']:10.0f}{size(one['device_bytes']):>12}{size(host):>12}")
     result: dict[str, Any] = {"bench": "streaming", "clips": options.clips, **found}
     result |= {"bytes_per_clip": {"raw": raw, "jpeg": clip_bytes}, "kinetics_bytes": KINETICS * clip_bytes}
     for name in (way for way in found if way != "resident"):
         print(f"reading alone, nothing trained, {name}: {found[name]['reading']:.0f} clips/s")
         if "resident" in found:
-            result[f"{name.replace(' ', '_')}_to_resident"] = found[name]["rate"] / found["resident"]["rate"]
+            ratio = found[name]["rate"] / found["resident"]["rate"]
+            result[f"{name.replace(' ', '_')}_to_resident"] = ratio
+            print(f"{name} against resident: {ratio:.2f}")
     print(f"a clip on disk: raw {size(raw)}, JPEG {size(clip_bytes)}")
     print(f"Kinetics' {KINETICS:,} clips: raw {size(KINETICS * raw)}, JPEG {size(KINETICS * clip_bytes)}")
     if "streaming" in found:
