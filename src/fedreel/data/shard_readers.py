@@ -28,6 +28,7 @@ TRIES = 3  # how often a batch is begun whose readers die
 MAPPED_SHEETS = 64  # that a reader keeps in sight
 
 Cut = tuple[ShardClip, np.ndarray, tuple[int, int]]  # a clip, which of its frames, where the square begins
+Wanted = Cut | ShardClip  # or all frames of a clip in its own shape
 
 
 def readers_of(shards: Shards) -> Readers:
@@ -64,9 +65,9 @@ class Readers:
         self._pool: Pool | None = None
         self._changing = Lock()
 
-    def begin(self, sheet: Sheet, cuts: Sequence[Cut]) -> Reading:
-        """Have cuts of the same length read into a sheet, one after another."""
-        return Reading(self, sheet, tuple(cuts))
+    def begin(self, sheet: Sheet, wanted: Sequence[Wanted]) -> Reading:
+        """Have cuts of the same length, or clips of the same shape, read into a sheet, one after another."""
+        return Reading(self, sheet, tuple(wanted))
 
     def stop(self, wait: bool = True) -> None:
         """End the processes; the next batch would get new ones."""
@@ -75,7 +76,7 @@ class Readers:
                 self._pool.shutdown(wait)
                 self._pool = None
 
-    def submit(self, place: _Place, cuts: tuple[Cut, ...]) -> tuple[Pool, Future[None]]:
+    def submit(self, place: _Place, wanted: tuple[Wanted, ...]) -> tuple[Pool, Future[None]]:
         with self._changing:
             for _ in range(TRIES):
                 if self._pool is None:
@@ -83,7 +84,7 @@ class Readers:
                     prepare = partial(_prepare, own.folder, own.side, own.quality)
                     self._pool = Pool(min(READERS, own_cores()), prepare)
                 try:
-                    return self._pool, self._pool.submit(_fill, place, cuts)
+                    return self._pool, self._pool.submit(_fill, place, wanted)
                 except BrokenProcessPool as error:
                     why = error
                     self._pool.shutdown()
@@ -109,9 +110,9 @@ class Readers:
 class Reading:
     """A batch that is being read."""
 
-    def __init__(self, readers: Readers, sheet: Sheet, cuts: tuple[Cut, ...]) -> None:
-        self._readers, self._sheet, self._cuts = readers, sheet, cuts
-        self._pool, self._future = readers.submit(sheet.place, cuts)
+    def __init__(self, readers: Readers, sheet: Sheet, wanted: tuple[Wanted, ...]) -> None:
+        self._readers, self._sheet, self._wanted = readers, sheet, wanted
+        self._pool, self._future = readers.submit(sheet.place, wanted)
 
     def wait(self) -> None:
         """Until it is there. If readers are killed, others do it again: the same bytes come of it."""
@@ -120,7 +121,7 @@ class Reading:
                 return self._future.result()
             except BrokenProcessPool:
                 self._readers.leave(self._pool)
-                self._pool, self._future = self._readers.submit(self._sheet.place, self._cuts)
+                self._pool, self._future = self._readers.submit(self._sheet.place, self._wanted)
         try:
             self._future.result()
         except BrokenProcessPool as error:
@@ -155,11 +156,11 @@ def _prepare(folder: Path, side: int, quality: int) -> None:
     _parts = Parts(folder, side, quality)
 
 
-def _fill(place: _Place, cuts: tuple[Cut, ...]) -> None:
+def _fill(place: _Place, wanted: tuple[Wanted, ...]) -> None:
     """In a reader: the whole batch."""
     sheet, end = _sheet(place), 0
-    for clip, times, corner in cuts:
-        found = _parts.frames(clip, times, corner)
+    for one in wanted:
+        found = _parts.whole(one) if isinstance(one, ShardClip) else _parts.frames(*one)
         sheet[end : end + found.size].reshape(found.shape)[...] = found
         end += found.size
 

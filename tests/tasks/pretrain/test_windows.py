@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +139,35 @@ def test_batches_are_the_same_read_by_processes(data: Path, tmp_path: Path, devi
         assert len(footage._sheets._free) == footage.AHEAD + 1  # those of the batches that were under way, none lost
     finally:
         shard_readers.readers_of(made).stop()
+
+
+@pytest.mark.skipif(not shard_readers.can_share(), reason="this system's processes have no memory to share")
+@pytest.mark.usefixtures("by_processes")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+@pytest.mark.parametrize("many", [True, False])
+def test_where_many_pictures_are_to_be_held_processes_decode_them(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool, device: str
+) -> None:
+    videos = shutil.copytree(data, tmp_path / "videos")
+    for i, (height, width) in enumerate([(24, 16), (16, 32)]):  # clips of several shapes
+        write(videos / "owner0" / "class0" / f"more{i}.mp4", np.full((5, height, width, 3), 90 * i, np.uint8), 8)
+    made = shards.build(find(videos), videos, tmp_path / "shards", side=8, quality=90, workers=1)
+    rows = tuple(range(len(made)))[::-1]
+    stored = footage.Stored(made, rows, torch.device(device))
+    monkeypatch.setattr(footage, "MANY", sum(frames for frames, _, _ in stored.shapes) - many)
+    asked = []
+    begin = shard_readers.Readers.begin
+    monkeypatch.setattr(
+        shard_readers.Readers, "begin", lambda self, sheet, wanted: asked.append(wanted) or begin(self, sheet, wanted)
+    )
+    try:
+        clips = stored.held().clips
+    finally:
+        shard_readers.readers_of(made).stop()
+    assert [one for (one,) in asked] == [made.clips[i] for i in rows if many]
+    assert len({clip.shape for clip in clips}) > 2
+    assert len(clips) == len(rows)
+    assert all(np.array_equal(clip.cpu(), made.whole(i)) for clip, i in zip(clips, rows))
 
 
 def test_processes_read_where_a_gpu_waits_and_pictures_are_to_be_decoded(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -55,7 +55,7 @@ class Windows(Streamable):
 
     def to(self, device: torch.device) -> Windows:
         if isinstance(self.footage, Stored):
-            return Windows(self.footage.held(device), self.asks)
+            return Windows(replace(self.footage, device=device).held(), self.asks)
         if self.footage.device == device:
             return self
         return Windows(Held(tuple(c.to(device) for c in self.footage.clips), self.footage.side, device), self.asks)
@@ -63,7 +63,7 @@ class Windows(Streamable):
     def streamed(self, device: torch.device) -> Windows:
         if isinstance(self.footage, Held):
             return self.to(device)
-        return Windows(Stored(self.footage.source, self.footage.rows, device), self.asks)
+        return Windows(replace(self.footage, device=device), self.asks)
 
     def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, ...]]:
         """Without a generator clips come in order, the square is that in the middle, and what is picked is the same

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedreel.data.shard_readers import Reading, Sheet, can_share, readers_of
+from fedreel.data.shard_readers import Reading, Sheet, Wanted, can_share, readers_of
 from fedreel.data.shards import Shards
 from fedreel.machine.device import pin, sent, unpin
 from fedreel.machine.processes import own_cores
 
 AHEAD = 8  # batches that are read before their turn
 READERS = 8  # threads that read, at most: more of them would mostly wait for each other
+MANY = 20_000  # pictures of clips to be held that are worth processes to decode them
 
 Cut = tuple[int, Tensor, list[int]]  # which clip, which of its frames, where the square begins: row and column
 
@@ -68,36 +70,39 @@ class Stored:
     def read(self, batches: Iterable[list[Cut]]) -> Iterator[Tensor]:
         reader = _reader_of(self)
         try:
-            under_way = 0
-            for cuts in batches:
-                reader.begin(cuts)
-                under_way += 1
-                if under_way > AHEAD:
-                    yield reader.end()
-                    under_way -= 1
-            for _ in range(under_way):
-                yield reader.end()
+            yield from _ahead(reader, (partial(reader.begin, cuts) for cuts in batches))
         finally:
             reader.close()
 
-    def held(self, device: torch.device) -> Held:
-        """These clips in the memory of a device, all their frames decoded."""
+    def held(self) -> Held:
+        """These clips in the memory of their device, all their frames decoded."""
+        many = sum(frames for frames, _, _ in self.shapes) > MANY
+        clips = self._by_processes() if many and by_processes(self) else self._by_threads()
+        return Held(tuple(clips), self.side, self.device)
 
+    def _by_processes(self) -> list[Tensor]:
+        reader = _ByProcesses(self)
+        try:
+            return [*_ahead(reader, (partial(reader.begin_whole, i) for i in range(len(self.rows))))]
+        finally:
+            reader.close()
+
+    def _by_threads(self) -> list[Tensor]:
         def whole(i: int) -> Tensor:
             return torch.from_numpy(np.array(self.source.whole(i)))
 
         clips: list[Tensor] = []
         with ThreadPoolExecutor(min(READERS, own_cores())) as pool:
             for start in range(0, len(self.rows), READERS):  # a few at a time beside those on the device
-                clips += [clip.to(device) for clip in pool.map(whole, self.rows[start : start + READERS])]
-        return Held(tuple(clips), self.side, device)
+                clips += [clip.to(self.device) for clip in pool.map(whole, self.rows[start : start + READERS])]
+        return clips
 
 
 def at_hand(stored: Stored, budget: int) -> Held | Stored:
     """The clips on their device, if that takes no more than so many bytes; raw frames, which are mapped into memory,
     need not be copied to be at hand of a CPU."""
     needed = sum(3 * frames * height * width for frames, height, width in stored.shapes)
-    return stored if _is_mapped(stored) or needed > budget else stored.held(stored.device)
+    return stored if _is_mapped(stored) or needed > budget else stored.held()
 
 
 def by_processes(stored: Stored) -> bool:
@@ -130,6 +135,19 @@ class _Reader(ABC):
     @abstractmethod
     def close(self) -> None:
         """What was begun is not wanted any more."""
+
+
+def _ahead(reader: _Reader, begins: Iterable[Callable[[], None]]) -> Iterator[Tensor]:
+    """What is begun, in order, while the next ones are under way."""
+    under_way = 0
+    for begin in begins:
+        begin()
+        under_way += 1
+        if under_way > AHEAD:
+            yield reader.end()
+            under_way -= 1
+    for _ in range(under_way):
+        yield reader.end()
 
 
 class _InTurn(_Reader):
@@ -184,11 +202,18 @@ class _ByProcesses(_Reader):
         self.begun: deque[tuple[Tensor, _Sheet, Reading]] = deque()
 
     def begin(self, cuts: list[Cut]) -> None:
-        shape = _shape(self.stored, cuts)
-        sheet = _sheets.take(shape.numel(), self.stored.device)
-        batch = torch.from_numpy(sheet.memory.bytes[: shape.numel()]).view(shape)
         clips, rows = self.stored.source.clips, self.stored.rows
         wanted = [(clips[rows[i]], times.numpy(), (top, left)) for i, times, (top, left) in cuts]
+        self._begin(_shape(self.stored, cuts), wanted)
+
+    def begin_whole(self, i: int) -> None:
+        """A clip by itself, all its frames in its own shape."""
+        clip = self.stored.source.clips[self.stored.rows[i]]
+        self._begin(torch.Size((clip.frames, clip.height, clip.width, 3)), [clip])
+
+    def _begin(self, shape: torch.Size, wanted: Sequence[Wanted]) -> None:
+        sheet = _sheets.take(shape.numel(), self.stored.device)
+        batch = torch.from_numpy(sheet.memory.bytes[: shape.numel()]).view(shape)
         self.begun.append((batch, sheet, self.readers.begin(sheet.memory, wanted)))
 
     def end(self) -> Tensor:
