@@ -2,6 +2,7 @@
 
     python bench/lock_step.py --data FOLDER            # on a GPU; without --data on the playground
     python bench/lock_step.py --count --device cpu     # stacked steps and operations of a round, in this process
+    python bench/lock_step.py --data FOLDER --kernels  # what the GPU does in a round, kernel by kernel, in this process
 
 Rows of FSAR's Table 1 (`--rows`), so many `--seeds` of each. Several rows are run at once: a process for each in
 lock-step, and one for every cell apart. Time counts from when all have done some rounds until the first has ended, by
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import torch
+
 from fedreel.engines import vector
 from fedreel.engines.stacked import convolutions, step
 from fedreel.engines.stacked.training import Place, StackedTraining, Trained
@@ -29,9 +32,11 @@ from fedreel.reproduce import wanted
 from fedreel.reproduce.cells import Cell
 from fedreel.reproduce.side_by_side import each_done
 from fedreel.tasks.skeleton import stgcn
+from loops import now
 
 WARM_UP = 4  # rounds that are not timed: steps are recorded in them
 COUNTED = 2  # rounds that are counted
+SHOWN = 20  # kernels, those first that took longest
 WAYS = {"apart": False, "in lock-step": True}
 
 
@@ -108,6 +113,45 @@ def counted(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     return {"a_round_of_all": found}
 
 
+def by_kernels(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """Of each way, trainings of all its clients after some rounds: how long they took, and how long each kernel."""
+    found = {}
+    for way, together in WAYS.items():
+        cells = cells_of(arguments, work / way.replace(" ", "-"), WARM_UP + COUNTED)
+        taken: Counter[str] = Counter()
+        kernels: Counter[str] = Counter()
+        launches: Counter[str] = Counter()
+        fit, begun = StackedTraining.fit_runs, 0
+
+        def fitting(training: StackedTraining, runs: Any, fit: Any = fit, own: Any = (taken, kernels, launches)) -> Any:
+            nonlocal begun
+            begun += 1
+            if (begun - 1) % (WARM_UP + COUNTED) < WARM_UP:
+                return fit(training, runs)
+            taken, kernels, launches = own
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+                began = now("cuda")
+                trained = fit(training, runs)
+                taken.update({"trainings": 1, "ms": 1000 * (now("cuda") - began)})
+            for event in profiler.key_averages():
+                kernels[event.key] += event.self_device_time_total / 1000
+                launches[event.key] += event.count
+            return trained
+
+        with patch.object(StackedTraining, "fit_runs", fitting):
+            for _ in each_done(cells if together else cells[:1], arguments.device, 1, None, together):
+                pass
+        runs = arguments.seeds if together else 1
+        rounds = taken["trainings"]
+        busy = sum(kernels.values()) / rounds
+        print(f"{way}, a round of {runs}: {taken['ms'] / rounds:.0f} ms, in kernels {busy:.0f} ms", flush=True)
+        for name, ms in kernels.most_common(SHOWN):
+            each = 1000 * ms / launches[name]
+            print(f"  {ms / rounds:8.2f} ms {launches[name] / rounds:8.0f} x {each:7.1f} us  {name[:90]}", flush=True)
+        found[way] = {"runs": runs, "ms": taken["ms"] / rounds, "kernels_ms": busy}
+    return {"a_round": found}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of skeleton sets [the playground]")
@@ -117,11 +161,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=JSON", help="a setting of all rows")
-    parser.add_argument("--count", action="store_true", help="count steps and operations instead")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--count", action="store_true", help="count steps and operations instead")
+    instead.add_argument("--kernels", action="store_true", help="time the GPU's kernels instead")
     arguments = parser.parse_args()
     work = Path(tempfile.mkdtemp())
     try:
-        found = (counted if arguments.count else timed)(arguments, work)
+        found = (counted if arguments.count else by_kernels if arguments.kernels else timed)(arguments, work)
     finally:
         shutil.rmtree(work)
     print(json.dumps({"bench": "lock_step", "rows": arguments.rows, "seeds": arguments.seeds, **found}))
