@@ -66,8 +66,8 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
 def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     """A reproduction of a table in a folder, on data with this content that lie there."""
 
-    def reproduce(place: str, table: Table = TABLE, content: str = "clips") -> dict[str, Any]:
-        data = tmp_path / place / "data"
+    def reproduce(place: str, table: Table = TABLE, content: str = "clips", name: str = "data") -> dict[str, Any]:
+        data = tmp_path / place / name
         data.mkdir(parents=True, exist_ok=True)
         (data / "a.mp4").write_text(content)
         monkeypatch.setattr(harness, "find_table", lambda system, name: table)
@@ -97,7 +97,8 @@ def test_the_file_has_a_line_for_every_cell_and_stays_as_it_is(ran: Any, sweep: 
     assert [line["cell"] for line in lines] == sorted(line["cell"] for line in lines)
     (lost,) = [line for line in lines if "diverged" in line]
     assert {*lost} == {"cell", "diverged"}
-    sweep("there")
+    sweep("there", name="clips")  # the same data in a folder of another name
+    assert ran == ALL
     assert (tmp_path / "cells.jsonl").read_text() == text
 
 

@@ -76,7 +76,7 @@ def open_kept(path: Path, data: Path | None) -> Kept:
     if records.bad or records.torn:
         where = f"{path}, line {records.bad[0] if records.bad else records.number}"
         raise DataError("a line of this file is not JSON", where=where, hint="take the line out: its cell is run again")
-    if first != of:
+    if not _same_data(first, of):
         raise DataError(
             "the cells in this file are of other data",
             where=str(path),
@@ -92,7 +92,7 @@ def open_kept(path: Path, data: Path | None) -> Kept:
                 expected='{"cell": ..., "metrics": {...}, "derived": {...}} or {"cell": ..., "diverged": ...}',
                 found=json.dumps(line)[:80],
             )
-    return Kept(path, of, {line["cell"]: line for line in lines})
+    return Kept(path, first, {line["cell"]: line for line in lines})
 
 
 def line_of(cell: Cell, before: Line | None = None) -> Line:
@@ -123,6 +123,11 @@ def _lay_out(folder: Path, line: Line) -> None:
 
 def _without_run(folder: Path) -> bool:
     return bool(read_summary(folder).get("kept"))
+
+
+def _same_data(one: Line, other: Line) -> bool:
+    """Whether both say the same data, which may lie under another name now."""
+    return one == other or ("digest" in one and one["digest"] == other.get("digest"))
 
 
 def _digest(data: Path) -> str:
