@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fedreel.errors import DataError, nearest
-from fedreel.reproduce.claims import ENOUGH, judged, made, statement
+from fedreel.reproduce.claims import ENOUGH, Verdict, judged, made, statement
 from fedreel.reproduce.of_papers import sections
 from fedreel.reproduce.spec import Claim, Table
 from fedreel.reproduce.stored import lines
@@ -19,6 +20,7 @@ from fedreel.systems import systems
 
 Stored = Mapping[str, Any]
 Judged = tuple[dict[str, Any], Sequence[Stored]]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 HEAD = f"""# What the papers claim, and what holds here
 
 Every claim is about two numbers of a table: one row is better than another in a metric, or in one setting than in
@@ -32,19 +34,43 @@ claim it, but its idea asks for it (a control is beaten, or another measure agre
 
 This page is printed by `fedreel reproduce --claims docs/tables`, from the tables stored there."""
 
+COUNTED = """Verdicts on the papers' claims, by data. A claim counts once for each table that answers it. Claims
+marked * are left out, and so are runs whose settings were changed by `--set` to look for a cause."""
+
 
 def page(folder: Path) -> str:
-    """Markdown: for every system its claims, a row each, and the commands that made the tables."""
+    """Markdown: how many claims hold, for every system its claims, a row each, and the commands that made the
+    tables."""
     stored = _read(folder)
-    parts = [HEAD]
+    counts: list[list[str]] = []
+    parts: list[str] = []
     for system in systems():
         if system.tables:
             tables: dict[str, Table] = importlib.import_module(system.tables).TABLES
             if any(table.claims for table in tables.values()):
+                title = system.title or system.name
                 own = [content for content in stored if content["command"].split()[2] == system.name]
-                parts += _section(system.title or system.name, tables, own)
-    parts += sections(stored)
-    return "\n\n".join(parts) + "\n"
+                found = [pair for content in own for pair in _claims(tables, content, own)]
+                counts += _counted(title, found)
+                parts += _section(title, tables, own, found)
+    return "\n\n".join([HEAD, *_overview(counts), *parts, *sections(stored)]) + "\n"
+
+
+def _counted(title: str, found: Sequence[Judged]) -> Iterator[list[str]]:
+    """Of the paper's claims on each data, how many hold, do not hold, and cannot be told, by runs as the tables have
+    them."""
+    verdicts: dict[str, Counter[str]] = {}
+    for claim, contents in found:
+        if claim["by"] == "paper" and not _changed(contents[0]):
+            verdicts.setdefault(_where(contents[0]), Counter())[claim["verdict"]] += 1
+    for where, counted in verdicts.items():
+        yield [f"[{title}](#{title.lower()})", where, *(str(counted[verdict]) for verdict in VERDICTS)]
+
+
+def _overview(counts: Sequence[Sequence[str]]) -> Iterator[str]:
+    if counts:
+        yield COUNTED
+        yield lines([("system", "data, scale", *VERDICTS), *counts])
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:
@@ -59,9 +85,10 @@ def _read(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _section(title: str, tables: Mapping[str, Table], stored: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _section(
+    title: str, tables: Mapping[str, Table], stored: Sequence[Stored], found: Sequence[Judged]
+) -> Iterator[str]:
     yield f"## {title}"
-    found = [pair for content in stored for pair in _claims(tables, content, stored)]
     if found:
         columns = ("claim", "paper", "ours", "data", "seeds", "difference (95 %)", "verdict", "command")
         commands = [*dict.fromkeys(content["command"] for _, contents in found for content in contents)]
@@ -94,9 +121,12 @@ def _judged(claim: Claim, content: Stored, stored: Sequence[Stored]) -> list[Jud
 
 def _run_on(content: Stored) -> tuple[Any, ...]:
     """What two tables must have in common if their rows are to be compared: data, scale, and what a user changed."""
+    return content["data"], content["scale"], _changed(content)
+
+
+def _changed(content: Stored) -> list[str]:
     words = shlex.split(content["command"])
-    changed = sorted(value for word, value in pairwise(words) if word == "--set")
-    return content["data"], content["scale"], changed
+    return sorted(value for word, value in pairwise(words) if word == "--set")
 
 
 def _row(claim: Mapping[str, Any], contents: Sequence[Stored], commands: Sequence[str]) -> list[str]:
@@ -109,12 +139,16 @@ def _row(claim: Mapping[str, Any], contents: Sequence[Stored], commands: Sequenc
         statement(claim, less=" ↓") + (" *" if claim["by"] == "ours" else ""),
         " / ".join("–" if p is None else f"{p:g}" for p in claim["paper"]) if any(claim["paper"]) else "–",
         " / ".join(_ours(o) for o in claim["ours"]),
-        f"{content['data']}, {content['scale']}",
+        _where(content),
         str(claim["seeds"]),
         f"{claim['ahead']:+.3g}{spread}",
         f"**{claim['verdict']}**{more}" if claim["verdict"] != "cannot be told" else f"{claim['verdict']}{more}",
         ", ".join(shown),
     ]
+
+
+def _where(content: Stored) -> str:
+    return f"{content['data']}, {content['scale']}"
 
 
 def _ours(cell: Mapping[str, Any]) -> str:
