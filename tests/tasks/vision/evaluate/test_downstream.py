@@ -202,7 +202,7 @@ def test_clips_are_the_same_read_in_turn_or_held_in_memory(tmp_path: Path) -> No
     found = odd(tmp_path / "s")
     stored = found.footage(CPU)
     assert isinstance(stored, Stored), "raw frames are mapped into memory as they are"
-    for footage in (stored, stored.held(CPU)):
+    for footage in (stored, stored.held()):
         examples = RandomClips(footage, found.train, found.labels, frames=3, stride=2)
         ours, theirs = (torch.Generator().manual_seed(7) for _ in range(2))
         for _ in range(3):  # epochs
