@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
         {
             "method": "FedAvg",
             "setting": {"form": "a", "split": "iid"},
-            "metrics": {"top1": metric(40.0, 42.0), "rounds": metric(3.0, None)},
+            "metrics": {"top1": metric(40.0, 42.0), "rounds": metric(3.0, None), "alike, last": metric(7.0, 7.0)},
             "paper": {"top1": 44.5},
             "chosen": {"train.lr": 0.1},
         },
@@ -95,6 +95,11 @@ def test_a_wanted_table_is_filled_in_and_what_stands_around_it_stays(folder: Pat
         "<!-- end -->\nafter\n"
     )
     assert fill(found, folder) == found
+
+
+def test_a_column_with_a_comma_in_its_name_stands_in_quotes(folder: Path) -> None:
+    found = fill('<!-- table: demo | method=FedAvg, form=a | "alike, last", top1 -->\n<!-- end -->', folder)
+    assert found.splitlines()[1:4:2] == ["| method | alike, last | top1 |", "| FedAvg | 7.0 ± 0.5 | 41.0 ± 0.5 |"]
 
 
 def test_settings_in_which_rows_differ_are_columns(folder: Path) -> None:

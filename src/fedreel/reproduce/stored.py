@@ -4,11 +4,13 @@ which table, rows and columns it wants:
 <!-- table: NAME | SETTING=VALUE, method=NAME, ... | COLUMN, COLUMN (paper), chosen, ... -->
 <!-- end -->
 
-`COLUMN by SETTING` gives one column for every value of a setting that rows differ in.
+`COLUMN by SETTING` gives one column for every value of a setting that rows differ in. What has a comma in its name
+stands in double quotes.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -120,7 +122,7 @@ def _cell(row: Mapping[str, Any], column: str, digits: int) -> str:
 
 
 def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
+    return [word.strip() for words in csv.reader([text], skipinitialspace=True) for word in words if word.strip()]
 
 
 def _pair(word: str, order: str) -> tuple[str, str]:
