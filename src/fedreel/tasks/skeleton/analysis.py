@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedreel.config import load_recipe
 from fedreel.core.batchnorm import settling
+from fedreel.machine.device import pick_device
 from fedreel.metrics.cka import linear_cka
 from fedreel.metrics.landscape import landscape, sharpness
 from fedreel.metrics.neighbours import knn_accuracy
@@ -49,16 +50,16 @@ def accuracies(run: Path) -> Metrics:
 def neighbours(run: Path) -> Metrics:
     """k nearest neighbours on the set that was left out: features of the server's model, whose batch norms take their
     statistics from the set's unlabelled training part."""
-    loaded, population = opened(run)
+    loaded, population, device = opened(run)
     unseen = population.unseen
     if unseen is None:
         return {}
-    train, test = (torch.from_numpy(unseen.x[unseen.splits == side]) for side in ("train", "test"))
+    train, test = (torch.from_numpy(unseen.x[unseen.splits == side]).to(device) for side in ("train", "test"))
     backbone = _server(loaded)
     with torch.no_grad(), settling(backbone):
         for part in train.split(AT_ONCE):
             backbone(part)
-    labels = [torch.from_numpy(unseen.labels[unseen.splits == side]) for side in ("train", "test")]
+    labels = [torch.from_numpy(unseen.labels[unseen.splits == side]).to(device) for side in ("train", "test")]
     with torch.no_grad():
         gallery, queries = (torch.cat([backbone(part) for part in x.split(AT_ONCE)]) for x in (train, test))
     found = knn_accuracy(gallery, labels[0], queries, labels[1], NEIGHBOURS)
@@ -68,7 +69,7 @@ def neighbours(run: Path) -> Metrics:
 def coefficients(run: Path) -> Metrics:
     """alpha, beta and gamma that each client has learnt (means over layers if every layer has its own)."""
     found: Metrics = {}
-    _, population = opened(run)
+    _, population, _ = opened(run)
     for client in population.clients:
         own = [p for n, p in load(run, client=client).model.named_parameters() if n.endswith(f".{COEFFICIENTS}")]
         if own:
@@ -81,7 +82,7 @@ def heat_maps(run: Path) -> Metrics:
     """How alike the clients' topologies are after the first and after the last round of training, as `I alike, first`
     and so on: the correlation of their entries, mean over pairs of clients. Writes the topologies themselves to
     `topology.html` in the run. Their models must have been kept (`engine.keep_trained`)."""
-    loaded, population = opened(run)
+    loaded, population, _ = opened(run)
     joints = loaded.card["input"]["joints"]
     pictures: list[Matrix] = []
     found: Metrics = {}
@@ -103,9 +104,10 @@ def heat_maps(run: Path) -> Metrics:
 def likeness(run: Path) -> Metrics:
     """`cka1` .. `cka3`: linear CKA between the clients' models after each block, as they trained them in the last round
     (`engine.keep_trained`), for the same sequences (the first client's test part), mean over pairs of clients."""
-    loaded, population = opened(run)
-    x = population.data(population.clients[0]).test.tensors[0][:AT_ONCE]  # type: ignore[attr-defined]
-    models = [load(run, client=client, trained=loaded.card["rounds"]) for client in population.clients]
+    loaded, population, device = opened(run)
+    x = population.data(population.clients[0]).test.tensors[0][:AT_ONCE].to(device)  # type: ignore[attr-defined]
+    last = loaded.card["rounds"]
+    models = [load(run, client=client, trained=last, device=str(device)) for client in population.clients]
     features = [list(_by_block(_backbone(model), x)) for model in models]
     pairs = list(combinations(features, 2))
     return {f"cka{b + 1}": fmean(linear_cka(one[b], other[b]) for one, other in pairs) for b in range(BLOCKS)}
@@ -114,12 +116,12 @@ def likeness(run: Path) -> Metrics:
 def flatness(run: Path) -> Metrics:
     """By how much the test loss rises around each client's model, along two filter-normalised directions. Writes the
     landscapes to `landscape.html` in the run."""
-    loaded, population = opened(run)
+    loaded, population, device = opened(run)
     task = cast(SkeletonRecognition, loaded.task)
     found: Metrics = {}
     pictures = []
     for client in population.clients:
-        model, test = load(run, client=client).model, population.data(client).test
+        model, test = load(run, client=client, device=str(device)).model, population.data(client).test.to(device)
 
         def loss(model: nn.Module, test: object = test) -> float:
             with torch.no_grad():
@@ -135,10 +137,12 @@ def flatness(run: Path) -> Metrics:
     return found
 
 
-def opened(run: Path) -> tuple[Loaded, SkeletonPopulation]:
-    """The server's model of a run, and the run's data."""
-    loaded, recipe = load(run), load_recipe(run / "recipe.toml")
-    return loaded, cast(SkeletonPopulation, loaded.task.population(recipe.data, recipe.data.seed))
+def opened(run: Path) -> tuple[Loaded, SkeletonPopulation, torch.device]:
+    """The server's model of a run, on the run's device, the run's data, and the device."""
+    recipe = load_recipe(run / "recipe.toml")
+    device = pick_device(recipe.device)
+    loaded = load(run, device=str(device))
+    return loaded, cast(SkeletonPopulation, loaded.task.population(recipe.data, recipe.data.seed)), device
 
 
 def _server(loaded: Loaded) -> SkeletonBackbone:
