@@ -124,19 +124,19 @@ def cell(name: str, seed: int, folder: Path, **settings: Any) -> Cell:
     return Cell(name, seed, "recognition", settings, folder / f"{name}-{seed}", f"{name}-{seed}", None, ())
 
 
-def test_only_cells_that_differ_in_the_seed_alone_are_put_together(tmp_path: Path) -> None:
+def test_only_cells_that_differ_in_seed_or_rate_alone_are_put_together(tmp_path: Path) -> None:
     how = {"engine.name": "vector"}
-    first = [cell("a", seed, tmp_path, **how, **{"data.seed": seed}) for seed in range(3)]
+    first = [cell(f"a, {seed}", seed, tmp_path, **how, **{"data.seed": seed, "train.lr": seed}) for seed in range(3)]
     other = [cell("a", seed, tmp_path, **how, **{"data.seed": 7}) for seed in range(2)]
     local = [cell("b", seed, tmp_path, **{"engine.name": "local"}) for seed in range(2)]
     limited = [cell("c", seed, tmp_path, **how, **{"round.time_limit": 60.0}) for seed in range(2)]
     auto = [cell("d", seed, tmp_path) for seed in range(2)]
-    groups = side_by_side.seeds_together([*first, *other, *local, *limited, *auto], "cpu")
+    groups = side_by_side.alike_together([*first, *other, *local, *limited, *auto], "cpu")
     assert groups == [tuple(first), tuple(other), *((c,) for c in (*local, *limited, *auto))]
-    assert side_by_side.seeds_together(auto, "cuda") == [tuple(auto)]
+    assert side_by_side.alike_together(auto, "cuda") == [tuple(auto)]
     (first[1].folder).mkdir()
     (first[1].folder / "summary.json").write_text('{"complete": true}')
-    assert side_by_side.seeds_together(first, "cpu") == [(first[0], first[2]), (first[1],)]
+    assert side_by_side.alike_together(first, "cpu") == [(first[0], first[2]), (first[1],)]
 
 
 def test_what_is_not_begun_or_finds_no_memory_together_goes_on_apart(
@@ -147,7 +147,8 @@ def test_what_is_not_begun_or_finds_no_memory_together_goes_on_apart(
     monkeypatch.setattr(Cell, "run", lambda self, *_: ran.append((self.name, self.seed)))
     monkeypatch.setattr(lock_step, "in_lock_step", lambda works, _: outcomes["a" if len(works) == 3 else "b"])
     how = {"engine.name": "vector"}
-    cells = [cell("a", seed, tmp_path, **how) for seed in range(3)] + [cell("b", s, tmp_path, **how) for s in range(2)]
+    cells = [cell("a", seed, tmp_path, **how) for seed in range(3)]
+    cells += [cell("b", seed, tmp_path, **how, **{"train.epochs": 2}) for seed in range(2)]
     done = [(c.name, c.seed) for c in side_by_side.each_done(cells, "cpu", 2, None, together=True)]
     assert done[:2] == [("a", 0), ("b", 1)]
     assert sorted(done) == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1)]

@@ -87,6 +87,29 @@ def test_each_ends_as_it_does_alone(
         assert_same_end(a, b)
 
 
+@pytest.mark.parametrize(
+    ("method", "task", "train"),
+    [
+        (FedAvg(), Points(), {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+        (FedAvg(), EqualPoints(), ADAM),
+        (SCAFFOLD(), Points(), {"momentum": 0.0, "keep_optimizer": True}),
+        (FSAR(blocks=1), Toy(clients=5), {}),
+    ],
+    ids=str,
+)
+def test_each_has_its_own_rate(
+    tmp_path: Path, counted: Counted, method: Method, task: Task, train: dict[str, Any]
+) -> None:
+    jobs = [Seeded(i, task, method, train={**train, "lr": lr}) for i, lr in enumerate((0.003, 0.01, 0.03))]
+    one = alone(jobs, tmp_path)
+    counted.groups.clear()
+    other, outcomes = together(jobs, tmp_path)
+    assert [o.error for o in outcomes] == [None] * 3
+    assert [*counted] == [(5, 5, 5)] * 3
+    for a, b in zip(one, other):
+        assert_same_end(a, b)
+
+
 def test_what_cannot_be_stacked_with_others_is_trained_as_alone_to_the_bit(tmp_path: Path, counted: Counted) -> None:
     """Networks of other widths, and layers that nobody trains but that each seed has its own of."""
     jobs = [Seeded(0, Random(width=4)), Seeded(0, Random(width=5)), Seeded(0, Fixed()), Seeded(1, Fixed())]
@@ -104,8 +127,7 @@ def test_runs_may_have_other_clients_and_other_numbers_of_rounds(tmp_path: Path,
         folders.append(tmp_path / f"data-{i}")
         folders[-1].mkdir()
         (folders[-1] / "clients.txt").write_text(clients)
-    steady = {"schedule": "constant"}
-    jobs = [Seeded(i, Toy(), rounds=2 + i, train=steady, source=folder) for i, folder in enumerate(folders)]
+    jobs = [Seeded(i, Toy(), rounds=2 + i, source=folder) for i, folder in enumerate(folders)]
     one = alone(jobs, tmp_path)
     counted.groups.clear()
     other, _ = together(jobs, tmp_path)

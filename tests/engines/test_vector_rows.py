@@ -119,15 +119,16 @@ def test_in_parts_clients_end_as_local_and_none_is_in_two(
     assert sizes == groups
 
 
+@pytest.mark.parametrize("rates", [(0.02, 0.02, 0.02), (0.02, 0.05, 0.01)], ids=["one rate", "rates"])
 @pytest.mark.parametrize("fused", [True, False], ids=["as on a GPU", "as on a CPU"])
 @pytest.mark.parametrize(
     "how", [{"momentum": 0.9, "nesterov": True}, {"optimizer": "adam"}, {"optimizer": "adamw"}, {}], ids=str
 )
 def test_optimizers_of_rows_are_those_of_each_client(
-    monkeypatch: pytest.MonkeyPatch, fused: bool, how: dict[str, Any]
+    monkeypatch: pytest.MonkeyPatch, fused: bool, how: dict[str, Any], rates: tuple[float, ...]
 ) -> None:
-    """Three clients, of whom one makes fewer steps than the others; a rate and a decay of its own for some parameters,
-    and a gradient that is laid out in another way."""
+    """Three clients, of whom one makes fewer steps than the others; another rate and a decay of its own for some
+    parameters, and a gradient that is laid out in another way."""
     torch.manual_seed(0)
     params = [nn.Parameter(torch.randn(*shape)) for shape in ((4, 3), (5,), (2, 2))]
     params[1].no_decay, params[2].rate_scale = True, 3.0  # type: ignore[attr-defined]
@@ -138,11 +139,12 @@ def test_optimizers_of_rows_are_those_of_each_client(
     each = [make_optimizer(client, config) for client in alone]
     monkeypatch.setattr(optim, "_on_gpu", lambda params: fused)
     monkeypatch.setattr(optimizers, "FUSED", ("cpu",) if fused else ())
-    together = optimizers.make_row_optimizer(params, range(3), config)
+    together = optimizers.make_row_optimizer(params, range(3), config, by_rate=len({*rates}) > 1)
     data = [p.detach().expand(3, *p.shape).clone() for p in params]
     slots = together.slots(data)
-    for one in (*each, together):
-        one.reset(0.02)
+    together.begin(slots, rates)
+    for one, rate in zip(each, rates):
+        one.reset(rate)
     for clients in (3, 2, 3, 2):
         grads = [torch.randn(clients, *reversed(p.shape)).transpose(1, -1) for p in params]
         together.step_rows([t[:clients] for t in data], {n: t[:clients] for n, t in slots.items()}, grads)

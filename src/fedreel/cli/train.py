@@ -93,8 +93,8 @@ def reproduce(
         bool,
         typer.Option(
             "--together",
-            help="The seeds of a row in one process, their clients stacked: for small networks on a GPU"
-            " (engine vector). --jobs then counts rows.",
+            help="The seeds of a row, and rates tried for it, in one process, their clients stacked: for small"
+            " networks on a GPU (engine vector). --jobs then counts rows.",
         ),
     ] = False,
     rows: Annotated[

@@ -157,10 +157,10 @@ class _Meeting:
         self._apart: set[Hashable] = set()  # kinds of steps that came to nothing when it was tried
 
     def train(self, wishes: Sequence[_Wish]) -> None:
-        alike: dict[tuple[Hashable, int, float], list[_Wish]] = {}
+        alike: dict[tuple[Hashable, int], list[_Wish]] = {}
         for wish in wishes:
-            alike.setdefault((self._kind(wish), wish.asks[0].epochs, wish.asks[0].lr), []).append(wish)
-        for (kind, *_), group in alike.items():
+            alike.setdefault((self._kind(wish), wish.asks[0].epochs), []).append(wish)
+        for (kind, _), group in alike.items():
             for part in [[w] for w in group] if kind in self._apart else _parts(group):
                 if not self._train_together(part):
                     self._apart.add(kind)

@@ -57,7 +57,7 @@ def reproduce(
     together: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Run every cell (row x seed) of the tables that is not finished yet, `jobs` at a time, or with `together` so many
-    rows, the seeds of each in lock-step; a cell that several tables show is run once. Where rows have settings to
+    rows, seeds and rates of each in lock-step; a cell that several tables show is run once. Where rows have settings to
     choose, all that are to be tried are run first. After each cell, TABLE.json and TABLE.html of the tables that show
     it are written; returns what is in them, by table. `rows` takes only rows with this text in their name or setting
     (`A & B`: both, `A | B`: one, `=A`: the whole of it); `seeds` so many seeds instead of the scale's; `set` goes over
@@ -67,7 +67,7 @@ def reproduce(
     kept = open_kept(cells, data) if cells else None
     out.mkdir(parents=True, exist_ok=True)
     sweeps = _in_time(sweeps, device, kept)
-    sweeps = _chosen(sweeps, device, jobs, kept)
+    sweeps = _chosen(sweeps, device, jobs, kept, together)
     asked = merged(cell for sweep in sweeps for cell in sweep.cells())
     shown: dict[Path, list[Sweep]] = {}
     for sweep in sweeps:
@@ -131,7 +131,7 @@ def _in_time(sweeps: Sequence[Sweep], device: str, kept: Kept | None) -> list[Sw
     return [sweep.in_time(line_of) for sweep in sweeps]
 
 
-def _chosen(sweeps: Sequence[Sweep], device: str, jobs: int, kept: Kept | None) -> list[Sweep]:
+def _chosen(sweeps: Sequence[Sweep], device: str, jobs: int, kept: Kept | None, together: bool) -> list[Sweep]:
     """The sweeps, their rows with the best settings of their grids."""
     known, ended = partial(known_of, kept=kept), set[Path]()
     while True:  # of some rows it shows by what was tried that more is to be
@@ -139,7 +139,7 @@ def _chosen(sweeps: Sequence[Sweep], device: str, jobs: int, kept: Kept | None) 
         left = [cell for cell in tries if cell.folder not in ended]
         if not left:
             return [sweep.choose(known) for sweep in sweeps]
-        for number, cell in enumerate(each_done(left, device, jobs, kept), 1):
+        for number, cell in enumerate(each_done(left, device, jobs, kept, together), 1):
             print(f"[{number}/{len(left)}] {cell.name}: tried", file=sys.stderr, flush=True)
         ended.update(cell.folder for cell in left)
 

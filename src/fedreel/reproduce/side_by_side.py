@@ -1,4 +1,5 @@
-"""Cells of sweeps, several at once: in processes of their own, or the seeds of a row together in one."""
+"""Cells of sweeps, several at once: in processes of their own, or the seeds of a row and the rates that are tried for
+it together in one."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from fedreel.machine.processes import cores, in_processes
 from fedreel.reproduce.cells import Cell
 from fedreel.reproduce.kept import Kept
 
+RATE = "train.lr"  # each client of a stacked step may have its own
+
 _log = logging.getLogger(__name__)
 
 
@@ -28,13 +31,13 @@ class End(Enum):
 def each_done(
     cells: Sequence[Cell], device: str, jobs: int, kept: Kept | None, together: bool = False
 ) -> Iterator[Cell]:
-    """Cells as they get done; several at once in processes of their own, or seeds of a row `together` in one. Each is
-    kept at once: what ends this process may leave no time for it. Those for which memory did not suffice go on when the
-    others are done, each by itself and half as many at once."""
+    """Cells as they get done; several at once in processes of their own, or those that differ in seed or rate alone
+    `together` in one. Each is kept at once: what ends this process may leave no time for it. Those for which memory did
+    not suffice go on when the others are done, each by itself and half as many at once."""
     if kept:
         kept.use(cells)
     try:
-        left = seeds_together(cells, device) if together else [(cell,) for cell in cells]
+        left = alike_together(cells, device) if together else [(cell,) for cell in cells]
         while left:
             at_once = max(1, min(jobs, len(left)))
             share = partial(_share_cores, max(1, cores() // at_once))
@@ -61,25 +64,27 @@ def each_done(
             kept.add(cells)
 
 
-def seeds_together(cells: Sequence[Cell], device: str) -> list[tuple[Cell, ...]]:
-    """Cells that are not finished and differ in the seed alone, where their engine may stack clients; others apart."""
+def alike_together(cells: Sequence[Cell], device: str) -> list[tuple[Cell, ...]]:
+    """Cells that are not finished and differ in seed or rate alone, where their engine may stack clients; others
+    apart."""
     found: dict[str, list[Cell]] = {}
     for cell in cells:
         alike = cell.compute is None and not cell.finished()
-        found.setdefault(_but_for_seed(cell) if alike else cell.key, []).append(cell)
+        found.setdefault(_but_for_seed_and_rate(cell) if alike else cell.key, []).append(cell)
     groups: list[tuple[Cell, ...]] = []
     for group in found.values():
         stacks = len(group) > 1 and _may_stack(group[0], device)
         groups += [tuple(group)] if stacks else [(cell,) for cell in group]
     if len(groups) == len(cells) and not all(cell.finished() for cell in cells):
-        _log.warning("no cells are run together: no row has several seeds left to run on the engine vector")
+        _log.warning("no cells are run together: none that are left for the engine vector differ in seed or rate alone")
     return groups
 
 
-def _but_for_seed(cell: Cell) -> str:
-    """Equal for cells that differ in the seed alone, and in settings that follow it (`data.seed`)."""
+def _but_for_seed_and_rate(cell: Cell) -> str:
+    """Equal for cells that differ only in the seed, in settings that follow it (`data.seed`) and in the rate."""
     settings = {k: "SEED" if k.endswith(".seed") and v == cell.seed else v for k, v in cell.settings.items()}
-    return json.dumps([cell.name, cell.recipe, settings], sort_keys=True, default=str)
+    settings.pop(RATE, None)
+    return json.dumps([cell.recipe, settings], sort_keys=True, default=str)
 
 
 def _may_stack(cell: Cell, device: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -26,7 +26,7 @@ class Ground:
     """What the steps of all clients of a run depend on; equal for runs whose clients may be trained together."""
 
     task: Task
-    config: TrainConfig
+    config: TrainConfig  # but for the rate, which each client has for itself
     device: torch.device
     layout: Layout
     travelling: Layout
@@ -37,7 +37,8 @@ def ground_of(worker: Worker) -> Ground:
     layout = worker.weights.layout
     named = chain(worker.model.named_parameters(), worker.model.named_buffers())
     fixed = {name: tensor.detach() for name, tensor in named if name not in layout.moving.place}
-    return Ground(worker.task, worker.config, worker.device, layout, worker.travelling, digest(fixed))
+    config = replace(worker.config, lr=1.0)
+    return Ground(worker.task, config, worker.device, layout, worker.travelling, digest(fixed))
 
 
 def step_of(ask: Ask) -> Hashable:

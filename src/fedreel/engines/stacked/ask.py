@@ -57,7 +57,7 @@ class Ask:
     @property
     def together(self) -> Hashable:
         """Equal for clients that can be trained together."""
-        return self.kind, self.epochs, self.lr
+        return self.kind, self.epochs
 
 
 def plain_ask(client: Client, seed: int) -> Ask:

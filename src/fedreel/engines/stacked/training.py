@@ -103,7 +103,7 @@ class StackedTraining:
         worker, epochs = self._worker, like.epochs
         size = worker.config.batch_size
         worker.model.train()
-        place = self._place(like, len(asks))
+        place = self._place(like, len(asks), by_rate=len({ask.lr for ask in asks}) > 1)
         place.enter(asks, self._own_draws)
         steps = [steps_of(ask.examples, size) for ask in asks]
         made = Replayed(place.step, epochs * max(steps), place.recorder, (place,)) if place.recorder else None
@@ -120,11 +120,11 @@ class StackedTraining:
                     raise CannotStack(f"batches of different clients have different shapes ({shared})")
         return place, counts, watch
 
-    def _place(self, like: Ask, clients: int) -> Place:
+    def _place(self, like: Ask, clients: int, by_rate: bool) -> Place:
         """One for as many clients, or for more if that has recordings: no group is as large as the one before where
         clients come and go, or where some begin with what they kept and others do not. Of a kind whose groups vary so,
         places are for 2, 4, 8, ... clients: a few serve all."""
-        kind = like.kind
+        kind = like.kind, by_rate
         sizes, most = [size for k, size in self._places if k == kind], max(clients + SPARE, TIMES * clients)
         size = clients
         if self._make_recorder is not None and sizes:
@@ -132,10 +132,10 @@ class StackedTraining:
             size = min((size for size in sizes if clients <= size <= most), default=anew)
         key = kind, size
         if key not in self._places:
-            found = self._kinds[kind, _looks(like.examples)]
+            found = self._kinds[like.kind, _looks(like.examples)]
             assert not isinstance(found, CannotStack)
             recorder = self._make_recorder() if self._make_recorder is not None else None
-            self._places[key] = Place(self._worker, *found, like, size, recorder)
+            self._places[key] = Place(self._worker, *found, like, size, recorder, by_rate)
             while len(self._places) > PLACES:
                 if self._stream is not None:
                     self._stream.synchronize()  # it may still work there
@@ -149,15 +149,23 @@ class Place:
     a recorded step serves them all. What lies in the last rows, if a group is smaller, is nobody's."""
 
     def __init__(
-        self, worker: Worker, kind: Kind, seen: Agreement, ask: Ask, clients: int, recorder: Recorder | None
+        self,
+        worker: Worker,
+        kind: Kind,
+        seen: Agreement,
+        ask: Ask,
+        clients: int,
+        recorder: Recorder | None,
+        by_rate: bool,
     ) -> None:
-        """`ask` is like those of all clients that will be trained here, up to so many."""
+        """`ask` is like those of all clients that will be trained here, up to so many; `by_rate` if not all of them are
+        at the same rate."""
         self.recorder, self._random, self._columns = recorder, seen.random, seen.columns
         rows = Rows.empty(worker.weights.layout.moving, clients, worker.device)
         self.layout, self.clients = rows.layout, clients
         names, params = trained_names(worker, ask), ask.optimizer.params
         moved = [i for i, reached in enumerate(seen.reached) if reached or worker.config.optimizer == "sgd"]
-        self.optimizer = make_row_optimizer([params[i] for i in moved], moved, worker.config)
+        self.optimizer = make_row_optimizer([params[i] for i in moved], moved, worker.config, by_rate)
         trained = [names[i] for i in moved]
         given = {n: t.expand(clients, *t.shape).clone() for n, t in ask.given.items()}
         slots = self.optimizer.slots([*rows.stacked(trained).values()])
@@ -183,7 +191,7 @@ class Place:
         for row, ask in enumerate(asks):
             if ask.kept:
                 self.optimizer.restore(self.held.slots, row, ask.kept)
-        self.optimizer.reset(asks[0].lr)
+        self.optimizer.begin(self.held.slots, [ask.lr for ask in asks])
         self.draws = self.step.draws = None
         if self._random and own_draws:
             self.draws = self.step.draws = OwnDraws([ask.random for ask in asks], device)
