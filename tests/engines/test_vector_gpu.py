@@ -128,14 +128,21 @@ def test_recorded_random_numbers_are_as_many_and_differ_from_step_to_step(tmp_pa
     [(FedAvg(), Points()), (MOON(mu=0.5), Points()), (FSAR(blocks=1), Toy(clients=5))],
     ids=["fedavg", "moon", "fsar"],
 )
+@pytest.mark.parametrize("rates", [(0.05, 0.05, 0.05), (0.05, 0.02, 0.01)], ids=["one rate", "rates"])
 def test_runs_in_lock_step_end_as_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: list[bool], method: Method, task: Toy
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recorded: list[bool],
+    method: Method,
+    task: Toy,
+    rates: tuple[float, ...],
 ) -> None:
     """The first, in whose place all are trained, ends before the others. Batches of two points, normed by themselves,
     would make 0.4 of a difference of 1e-7; these make 2e-5 of it."""
-    counted, steady = Counted(monkeypatch), {"schedule": "constant", "lr": 0.05, "epochs": 4, "batch_size": 4}
+    counted, steady = Counted(monkeypatch), {"schedule": "constant", "epochs": 4, "batch_size": 4}
     jobs = [
-        Seeded(seed, task, method, rounds=rounds, device="cuda", train=steady) for seed, rounds in enumerate((3, 6, 6))
+        Seeded(seed, task, method, rounds=rounds, device="cuda", train={**steady, "lr": lr})
+        for seed, (rounds, lr) in enumerate(zip((3, 6, 6), rates))
     ]
     one = alone(jobs, tmp_path)
     counted.groups.clear()
