@@ -30,6 +30,7 @@ from fedreel.tasks.skeleton.topology import COEFFICIENTS, INFLECTED, UNIQUE
 Metrics = dict[str, float]
 NEIGHBOURS = (1, 5, 20)
 AT_ONCE = 256  # sequences in one forward pass
+FEW = 16  # of a landscape's many passes on a CPU: maps of more do not stay near it, and take up to twice as long
 LAST = 50  # rounds over which accuracy should be steady
 RADIUS = 0.5  # of the ball around a model in which its loss is averaged
 POINTS = 9  # of a landscape, along each direction
@@ -120,12 +121,13 @@ def flatness(run: Path) -> Metrics:
     task = cast(SkeletonRecognition, loaded.task)
     found: Metrics = {}
     pictures = []
+    size = AT_ONCE if device.type == "cuda" else FEW
     for client in population.clients:
         model, test = load(run, client=client, device=str(device)).model, population.data(client).test.to(device)
 
         def loss(model: nn.Module, test: object = test) -> float:
             with torch.no_grad():
-                return task.evaluate(model, test, AT_ONCE)["loss"]  # type: ignore[arg-type]
+                return task.evaluate(model, test, size)["loss"]  # type: ignore[arg-type]
 
         around = landscape(model, loss, seed=0, points=POINTS)
         found[f"sharpness/{client}"] = sharpness(around, RADIUS)
