@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -58,6 +59,18 @@ ADAM = {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.1, "keep_optimizer": 
 # are nothing but rounding, as those of a bias in front of a batch norm are
 
 
+def check_three(jobs: Sequence[Seeded], folder: Path, counted: Counted) -> None:
+    """Three runs of five clients and three rounds, all stacked, end as alone."""
+    one = alone(jobs, folder)
+    assert [*counted] == [(5,)] * 9
+    counted.groups.clear()
+    other, outcomes = together(jobs, folder)
+    assert [o.error for o in outcomes] == [None] * 3
+    assert [*counted] == [(5, 5, 5)] * 3
+    for a, b in zip(one, other):
+        assert_same_end(a, b)
+
+
 @pytest.mark.parametrize(
     ("method", "task", "train"),
     [
@@ -77,14 +90,7 @@ def test_each_ends_as_it_does_alone(
     tmp_path: Path, counted: Counted, method: Method, task: Task, train: dict[str, Any]
 ) -> None:
     jobs = [Seeded(seed, task, method, train=train) for seed in range(3)]
-    one = alone(jobs, tmp_path)
-    assert [*counted] == [(5,)] * 9
-    counted.groups.clear()
-    other, outcomes = together(jobs, tmp_path)
-    assert [o.error for o in outcomes] == [None] * 3
-    assert [*counted] == [(5, 5, 5)] * 3
-    for a, b in zip(one, other):
-        assert_same_end(a, b)
+    check_three(jobs, tmp_path, counted)
 
 
 @pytest.mark.parametrize(
@@ -101,13 +107,7 @@ def test_each_has_its_own_rate(
     tmp_path: Path, counted: Counted, method: Method, task: Task, train: dict[str, Any]
 ) -> None:
     jobs = [Seeded(i, task, method, train={**train, "lr": lr}) for i, lr in enumerate((0.003, 0.01, 0.03))]
-    one = alone(jobs, tmp_path)
-    counted.groups.clear()
-    other, outcomes = together(jobs, tmp_path)
-    assert [o.error for o in outcomes] == [None] * 3
-    assert [*counted] == [(5, 5, 5)] * 3
-    for a, b in zip(one, other):
-        assert_same_end(a, b)
+    check_three(jobs, tmp_path, counted)
 
 
 def test_what_cannot_be_stacked_with_others_is_trained_as_alone_to_the_bit(tmp_path: Path, counted: Counted) -> None:
