@@ -17,7 +17,7 @@ import fedreel.reproduce as harness
 import fedreel.tasks.recognition.task as recognition
 from fedreel.config import Recipe, load_recipe
 from fedreel.core.job import make_method, make_task
-from fedreel.errors import DataError, RecipeError
+from fedreel.errors import DataError, FedreelError, RecipeError
 from fedreel.reproduce import reproduce
 from fedreel.reproduce.recognition import TABLES
 from fedreel.reproduce.show import columns_and_rows
@@ -270,6 +270,32 @@ def test_a_row_that_needs_no_run_is_computed_once(tmp_path: Path, monkeypatch: p
     assert seeds == [0, 1]
     assert [r["method"] for r in found["rows"]] == ["chance"]
     assert found["rows"][0]["metrics"]["top1"]["mean"] == 75.0
+
+
+def test_a_package_that_only_the_last_row_needs_is_missed_before_the_first_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = []
+
+    def needs() -> None:
+        if not there:
+            raise FedreelError("a package is not here")
+
+    def compute(recipe: Recipe) -> dict[str, float]:
+        return {"top1": 0.5}
+
+    rows = (Row("chance", {}, compute=compute), Row("by words", {}, compute=compute, needs=needs))
+    table = Table(rows, ("top1",), {"smoke": Scale("recognition", (0, 1))})
+    monkeypatch.setattr(harness, "find_table", lambda system, name: table)
+    out = tmp_path / "out"
+    with pytest.raises(FedreelError, match="a package is not here"):
+        harness.reproduce("any", "table", out=out)
+    assert not out.exists()
+    assert len(harness.reproduce("any", "table", out=out, rows="chance")["table"]["rows"]) == 1
+    there.append("it")
+    whole = harness.reproduce("any", "table", out=out)
+    there.clear()
+    assert harness.reproduce("any", "table", out=out) == whole  # finished cells need nothing
 
 
 def test_rows_can_be_related_within_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

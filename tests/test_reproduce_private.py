@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedreel.errors import DataError
-from fedreel.reproduce import fedlid, recognition
+from fedreel.reproduce import fedlid, for_data, recognition
 from fedreel.reproduce.spec import Row, Table
 
 
@@ -35,3 +35,13 @@ def test_rows_differ_in_privacy_alone_and_try_as_many_settings(system: str, tmp_
 def test_a_folder_without_clients_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"(?s)no clips here.*folders clients-N"):
         recognition.TABLES["private"].rows_for(tmp_path)
+
+
+def test_of_a_folder_for_the_other_tables_clients_have_the_clients_images(tmp_path: Path) -> None:
+    table = fedlid.TABLES["private"]
+    (tmp_path / "clients.zip").touch()
+    assert for_data(table.scales["small"], table, tmp_path).given == {"data.source": str(tmp_path)}
+    (tmp_path / "server").mkdir()
+    asked = for_data(table.scales["small"], table, tmp_path).given
+    assert asked == {"data.source": str(tmp_path / "clients.zip")}
+    assert for_data(table.scales["small"], table, tmp_path / "clients.zip").given == asked

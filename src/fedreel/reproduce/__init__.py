@@ -65,6 +65,8 @@ def reproduce(
     finished are put into it."""
     sweeps = wanted(system, *tables, scale=scale, data=data, out=out, rows=rows, seeds=seeds, over=set or {})
     kept = open_kept(cells, data) if cells else None
+    for sweep in sweeps:
+        sweep.check_needs(partial(known_of, kept=kept))
     out.mkdir(parents=True, exist_ok=True)
     sweeps = _in_time(sweeps, device, kept)
     sweeps = _chosen(sweeps, device, jobs, kept, together)
@@ -163,6 +165,14 @@ class Sweep:
     only: str = ""  # the text by which its rows were picked
     choices: Mapping[str, Choice] = field(default_factory=dict)  # by the rows' labels
     seconds: Mapping[str, float] = field(default_factory=dict)  # of a round, of rows that were timed; likewise
+
+    def check_needs(self, known: Callable[[Cell], Line]) -> None:
+        """Raise before anything is run if a row cannot be that is yet to be."""
+        for row in self.rows:
+            if row.needs is not None:
+                first = self.tries(row, known) or [self.cell(row, seed) for seed in self.size.seeds]
+                if not all(known(cell) for cell in first):
+                    row.needs()
 
     def to_time(self) -> list[Row]:
         """The rows whose rounds are timed before the others are run."""

@@ -11,7 +11,7 @@ from typing import Any
 from fedreel.reproduce import fedlid_claims as said
 from fedreel.reproduce import private
 from fedreel.reproduce.cells import derived_of
-from fedreel.reproduce.fedlid_data import WEIGHTS, adapt
+from fedreel.reproduce.fedlid_data import WEIGHTS, adapt, adapt_without_server
 from fedreel.reproduce.fedlid_paper import AHEAD, BEST, IID, LITE0, NON_IID, NONE, RESNET18
 from fedreel.reproduce.fedlid_rows import (
     FEW_STEPS,
@@ -47,6 +47,8 @@ SCALES = {
                 "task.backbone.small_stem": True,
                 "task.most_per_class": 1,
                 "data.partition.num_partitions": 2,
+                "train.batch_size": 200,
+                "server.batch_size": 200,
                 "round.rounds": 1,
             },
             RESNET18: {"task.size": 32, "task.most_per_class": 1, "data.partition.num_partitions": 2},
@@ -191,8 +193,14 @@ TABLES = {
         derive=(private.tested,),
         plain=("noise",),
         settings=_HEAD,
+        adapt=adapt_without_server,
         scales={
-            "smoke": Scale("fedlid", (0,), {"round.rounds": 1, "task.size": 32, "data.size": "tiny"}),
+            "smoke": Scale(
+                "fedlid",
+                (0,),
+                {"round.rounds": 1, "task.size": 32, "data.size": "tiny"},
+                given={"task.most_per_class": 20},  # for a thousand clients
+            ),
             "small": Scale("fedlid", (0, 1, 2), choose_given=private.held_out("a part of the training pictures")),
         },
         notes=(

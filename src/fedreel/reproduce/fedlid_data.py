@@ -17,7 +17,7 @@ def adapt(data: Path) -> dict[str, Any]:
     file of torchvision's weights of ResNet-18, if there is to be a row that begins with them."""
     sources = {}
     for name in ("clients", "server"):
-        found = sorted(p for p in data.glob(f"{name}*") if not p.name.startswith(".")) if data.is_dir() else []
+        found = _sources(data, name)
         if len(found) != 1:
             raise DataError(
                 f"there is not one source of images for the {name}",
@@ -27,6 +27,16 @@ def adapt(data: Path) -> dict[str, Any]:
             )
         sources[name] = str(found[0].resolve())
     return {"data.source": sources["clients"], "data.public": sources["server"]}
+
+
+def adapt_without_server(data: Path) -> dict[str, Any]:
+    """Given data are images as a recipe has them, or a folder for the other tables: then its clients' images."""
+    both = all(_sources(data, name) for name in ("clients", "server"))
+    return {"data.source": adapt(data)["data.source"]} if both else {}
+
+
+def _sources(data: Path, name: str) -> list[Path]:
+    return sorted(p for p in data.glob(f"{name}*") if not p.name.startswith(".")) if data.is_dir() else []
 
 
 def _weights(data: Path) -> Path | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 from fedreel.config import DataConfig
+from fedreel.models.sentences import make_encoder
 from fedreel.reproduce.cells import derived_of
 from fedreel.reproduce.spec import Choose, Claim, Metrics, Row, Scale, Table
 from fedreel.runs.reading import read_summary
@@ -219,10 +221,14 @@ def _of_groups(data: Path | None) -> tuple[Row, ...]:
 def _heads(data: Path | None) -> tuple[Row, ...]:
     """Every form with the words that come with the data, two with an encoder of sentences."""
     rows = []
-    for sentences, forms, read in (("words", tuple(FORMS), {}), ("minilm", READ_BY_MINILM, MINILM)):
+    kinds: tuple[tuple[str, Sequence[str], Settings, Callable[[], object] | None], ...] = (
+        ("words", tuple(FORMS), {}, None),
+        ("minilm", READ_BY_MINILM, MINILM, partial(make_encoder, "minilm")),
+    )
+    for sentences, forms, read, needs in kinds:
         for form, method in product(forms, ("centralised", "FedAvg", "FedVMR")):
             row = _row(f"form {form}", {**FORMS[form], **METHODS[method], **read}, "", {})
-            rows.append(replace(row, setting={"training": method, "sentences": sentences}))
+            rows.append(replace(row, setting={"training": method, "sentences": sentences}, needs=needs))
     return tuple(rows)
 
 

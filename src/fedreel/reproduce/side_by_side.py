@@ -3,6 +3,7 @@ it together in one."""
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,8 @@ def each_done(
     not suffice go on when the others are done, each by itself and half as many at once."""
     if kept:
         kept.use(cells)
+    gc.collect()
+    gc.freeze()  # after each run only what runs leave is looked through for what can go, not all modules
     try:
         left = alike_together(cells, device) if together else [(cell,) for cell in cells]
         while left:
@@ -60,6 +63,7 @@ def each_done(
                 _log.warning(text, short, beside, jobs)
             left = [*again[End.APART], *again[End.NO_MEMORY]]
     finally:
+        gc.unfreeze()
         if kept:
             kept.add(cells)
 

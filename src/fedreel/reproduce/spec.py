@@ -34,6 +34,7 @@ class Row:
     run_as: str = ""  # the name of a row of another table that has the same settings: its cells are this row's, too
     as_long_as: str = ""  # the label of another row: it has as many rounds as fit into the time of that one's
     chosen_by: Row | None = None  # a row with the same grid: what is best for that one is taken for this one, too
+    needs: Callable[[], object] | None = None  # raises where a package is missing that only some rows need
 
     @property
     def label(self) -> str:

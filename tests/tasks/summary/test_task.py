@@ -12,12 +12,14 @@ import pytest
 import torch
 from torch import nn
 
+import fedreel.tasks.summary.task as summary
 from fedreel import playground
 from fedreel.config import DataConfig, load_recipe, make_recipe
 from fedreel.core.task import Outputs
 from fedreel.data.features import Plain, same_features
 from fedreel.errors import DataError, RecipeError
 from fedreel.runs.run import load, run
+from fedreel.tasks.summary.data import SummaryVideo, read_summary
 from fedreel.tasks.summary.metrics import score
 from fedreel.tasks.summary.split import Videos
 from fedreel.tasks.summary.task import Summary
@@ -265,6 +267,26 @@ def test_a_run_ends_with_measures_and_a_model_that_loads(folder: Path, tmp_path:
     loaded = load(tmp_path / "run")
     assert loaded.card["input"]["features"]["width"] == 4
     assert loaded.model(torch.zeros(1, 7, 4)).shape == (1, 7)
+
+
+def test_a_file_is_read_once_until_it_changes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+
+    def counted(path: Path, *args: Any, **settings: Any) -> list[SummaryVideo]:
+        read.append(path)
+        return read_summary(path, *args, **settings)
+
+    monkeypatch.setattr(summary, "read_summary", counted)
+    task, data = small(fragments=2), DataConfig(source=str(folder))
+    first = task.population(data, 0)
+    again = replace(task, width=16).population(data, 0)
+    assert [v.name for v in first.videos] == [v.name for v in again.videos]
+    assert len(read) == 1
+    small(fragments=2, standardise=True).population(data, 0)
+    assert len(read) == 2
+    attrs = {"new": {"owner": "o0"}, "other": {"owner": "o1"}}
+    annotated.write(folder / "a.h5", {n: annotated.keys(7 + i, shots=4) for i, n in enumerate(attrs)}, attrs)
+    assert {v.source for v in task.population(data, 0).videos} == {*attrs}
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -186,8 +186,8 @@ class Summary(Task, Sequences, Accountable, Flippable):
         return {"input": {"features": features}, "summary": {"model": self.summarizer, "ratio": self.ratio}}
 
     def _read(self, path: Path) -> list[SummaryVideo]:
-        make = partial(make_features, self.features)
-        return read_summary(path, make, how=self.how, spread=self.spread, standardise=self.standardise)
+        stamp = path.stat().st_mtime_ns, path.stat().st_size
+        return [*_kept(path.resolve(), stamp, self.features, self.how, self.spread, self.standardise)]
 
     def _fitting(self, videos: list[SummaryVideo], where: str) -> list[SummaryVideo]:
         """The videos, if what they say of themselves is what the task says."""
@@ -207,6 +207,13 @@ class Summary(Task, Sequences, Accountable, Flippable):
                     hint=f"set task.{setting}={found}",
                 )
         return videos
+
+
+@lru_cache(maxsize=2)
+def _kept(path: Path, stamp: object, features: str, how: How, spread: Spread, standardise: bool) -> list[SummaryVideo]:
+    """All videos of a file as it is now. A run reads the clients' file and the server's, which may be one, and a sweep
+    has many runs; to read a file takes as long as a round of a short one."""
+    return read_summary(path, partial(make_features, features), how=how, spread=spread, standardise=standardise)
 
 
 def _errors(outputs: Outputs, batch: Batch) -> Tensor:
