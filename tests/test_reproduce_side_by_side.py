@@ -32,6 +32,9 @@ class Hungry:
     most: int
     at_once: list[int]
 
+    def check_needs(self) -> None:
+        """No package is missing."""
+
     def run(self, device: str, quiet: bool) -> None:
         if self.at_once[-1] > self.most:
             raise torch.OutOfMemoryError("CUDA out of memory")

@@ -65,9 +65,6 @@ def reproduce(
     finished are put into it."""
     sweeps = wanted(system, *tables, scale=scale, data=data, out=out, rows=rows, seeds=seeds, over=set or {})
     kept = open_kept(cells, data) if cells else None
-    for sweep in sweeps:
-        sweep.check_needs(partial(known_of, kept=kept))
-    out.mkdir(parents=True, exist_ok=True)
     sweeps = _in_time(sweeps, device, kept)
     sweeps = _chosen(sweeps, device, jobs, kept, together)
     asked = merged(cell for sweep in sweeps for cell in sweep.cells())
@@ -78,6 +75,7 @@ def reproduce(
     contents: dict[str, dict[str, Any]] = {}
     for number, cell in enumerate(each_done(asked, device, jobs, kept, together), 1):
         print(f"[{number}/{len(asked)}] {cell.name}, seed {cell.seed}: done", file=sys.stderr, flush=True)
+        out.mkdir(parents=True, exist_ok=True)
         for sweep in shown[cell.folder]:
             content = contents[sweep.table] = sweep.collect()
             write_atomic(out / f"{sweep.table}.json", json.dumps(content, indent=1) + "\n")
@@ -166,14 +164,6 @@ class Sweep:
     choices: Mapping[str, Choice] = field(default_factory=dict)  # by the rows' labels
     seconds: Mapping[str, float] = field(default_factory=dict)  # of a round, of rows that were timed; likewise
 
-    def check_needs(self, known: Callable[[Cell], Line]) -> None:
-        """Raise before anything is run if a row cannot be that is yet to be."""
-        for row in self.rows:
-            if row.needs is not None:
-                first = self.tries(row, known) or [self.cell(row, seed) for seed in self.size.seeds]
-                if not all(known(cell) for cell in first):
-                    row.needs()
-
     def to_time(self) -> list[Row]:
         """The rows whose rounds are timed before the others are run."""
         given = "round.rounds" in self.size.over
@@ -244,7 +234,7 @@ class Sweep:
         settings = {**kept, **rule.settings_of(row), **chosen}
         folder, key = self._names(row, settings, 0)
         name = f"{row.name}, {in_words(chosen)}"
-        return Cell(name, 0, size.recipe, settings, folder, key, row.compute, rule.derive)
+        return Cell(name, 0, size.recipe, settings, folder, key, row.compute, rule.derive, row.needs)
 
     def choose(self, known: Callable[[Cell], Line]) -> Sweep:
         """With the best settings for every row all of whose tries are known."""
@@ -278,7 +268,7 @@ class Sweep:
     def _cell(self, row: Row, seed: int) -> Cell:
         settings, spec, recipe = _settings(self.spec, self.size, row, seed), self.spec, self.size.recipe
         folder, key = self._names(row, settings, seed)
-        return Cell(row.name, seed, recipe, settings, folder, key, row.compute, spec.derive)
+        return Cell(row.name, seed, recipe, settings, folder, key, row.compute, spec.derive, row.needs)
 
     def _names(self, row: Row, settings: Mapping[str, Any], seed: int) -> tuple[Path, str]:
         folder, key = cell_names(self.size.recipe, settings, row.run_as or row.name, seed, self.data)

@@ -33,6 +33,12 @@ class Cell:
     key: str  # its folder's name, but the same wherever the data lie
     compute: Callable[[Recipe], Metrics] | None
     derive: tuple[Callable[[Path], Metrics], ...]
+    needs: Callable[[], object] | None = None  # raises where a package is missing
+
+    def check_needs(self) -> None:
+        """Raise if it is yet to be run and cannot be."""
+        if self.needs is not None and not self.finished():
+            self.needs()
 
     def run(self, device: str, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
         """Run it to its end; training that diverges is an end, too. How long it takes goes by this clock."""

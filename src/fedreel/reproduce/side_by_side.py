@@ -37,6 +37,8 @@ def each_done(
     not suffice go on when the others are done, each by itself and half as many at once."""
     if kept:
         kept.use(cells)
+    for cell in cells:
+        cell.check_needs()
     gc.collect()
     gc.freeze()  # after each run only what runs leave is looked through for what can go, not all modules
     try:
