@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import cache
 from itertools import product
 from statistics import fmean, stdev
@@ -26,15 +28,21 @@ def judged(
     `others` those of other tables, by name, on the same data."""
     found = []
     for claim in claims:
-        for pair in _pairs(claim, rows, others.get(claim.second, ()) if claim.second else rows):
-            if all(metric in row["metrics"] for row, metric in zip(pair, claim.metrics)):
-                values = [row["metrics"][metric]["values"] for row, metric in zip(pair, claim.metrics)]
+        for pair in pairs(claim, rows, others.get(claim.second, ()) if claim.second else rows):
+            metrics = [_measured(row, metric) for row, metric in zip(pair, claim.metrics)]
+            if all(metrics):
+                values = [row["metrics"][metric]["values"] for row, metric in zip(pair, metrics)]
                 if any(a is not None and b is not None for a, b in zip(*values)):
-                    found.append(_judge(claim, pair))
+                    found.append(_judge(replace(claim, metric=metrics[0], than=metrics[1]), pair))
     return found
 
 
-def _pairs(claim: Claim, first_of: Rows, second_of: Rows) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+def _measured(row: Mapping[str, Any], metric: str) -> str:
+    """The metric of a row that is meant; nothing if it has none."""
+    return next((name for name in row["metrics"] if fnmatchcase(name, metric)), "")
+
+
+def pairs(claim: Claim, first_of: Rows, second_of: Rows) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Rows of the claim's names and settings that differ in nothing else."""
     better, worse = (
         [row for row in rows if row["method"] == name and said.items() <= row["setting"].items()]
@@ -58,7 +66,7 @@ def _judge(claim: Claim, pair: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         verdict = "holds" if low > 0 else "does not hold" if high < 0 else verdict
     return {
         **made(claim, [row["setting"] for row in pair]),
-        "paper": [row["paper"].get(metric) for row, metric in zip(pair, claim.metrics)],
+        "paper": printed(claim, pair),
         "ours": [{key: found[key] for key in ("mean", "sd", "n")} for found in numbers],
         "ahead": fmean(ahead),
         "interval": [low, high] if len(ahead) > 1 else None,
@@ -66,6 +74,19 @@ def _judge(claim: Claim, pair: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "verdict": verdict,
         "would_tell": seeds_to_tell(ahead) if verdict == "cannot be told" else None,
     }
+
+
+def printed(claim: Claim, pair: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    """What the paper prints of two rows, by the set that it is of; without a name where that is no matter. Nothing if
+    it prints neither."""
+    numbers = [row["paper"] for row in pair]
+    sets = [key.removeprefix(claim.metric) for key in numbers[0] if key.startswith(f"{claim.metric}/")]
+    found = {
+        name.removeprefix("/"): [own.get(metric + name) for own, metric in zip(numbers, claim.metrics)]
+        for name in ("", *sets)
+    }
+    own = {"": [*claim.printed]} if any(claim.printed) else found
+    return {name: both for name, both in own.items() if any(number is not None for number in both)}
 
 
 def made(claim: Claim, settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fedreel.errors import DataError, nearest
-from fedreel.reproduce.claims import ENOUGH, Verdict, judged, made, statement
+from fedreel.reproduce.claims import ENOUGH, MOST, Rows, Verdict, judged, made, pairs, printed, statement
 from fedreel.reproduce.of_papers import sections
 from fedreel.reproduce.spec import Claim, Table
 from fedreel.reproduce.stored import lines
@@ -29,13 +29,15 @@ with the same seeds, hence, in one setting, with the same clients, order of clie
 difference is taken seed by seed. A claim *holds* if
 Student's 95 % interval of the mean difference lies above zero, *does not hold* if it lies below, and *cannot be told*
 otherwise, or with fewer than {ENOUGH} seeds; then the number of seeds is given that would tell a difference of this
-size. Ours are means ± standard deviations over seeds. Metrics with ↓: less is better. With *: the paper does not
+size, if that is {MOST} or fewer. *Paper* is what it prints of the two, on its own data and with its own settings. Ours
+are means ± standard deviations over seeds. Metrics with ↓: less is better. With *: the paper does not
 claim it, but its idea asks for it (a control is beaten, or another measure agrees).
 
 This page is printed by `fedreel reproduce --claims docs/tables`, from the tables stored there."""
 
 COUNTED = """Verdicts on the papers' claims, by data. A claim counts once for each table that answers it. Claims
-marked * are left out, and so are runs whose settings were changed by `--set` to look for a cause."""
+marked * are left out, and so are runs whose settings were changed by `--set` to look for a cause. Claims that no stored
+table answers stand at the end of each system's section."""
 
 
 def page(folder: Path) -> str:
@@ -44,6 +46,7 @@ def page(folder: Path) -> str:
     stored = _read(folder)
     counts: list[list[str]] = []
     parts: list[str] = []
+    answering = []
     for system in systems():
         if system.tables:
             tables: dict[str, Table] = importlib.import_module(system.tables).TABLES
@@ -53,7 +56,9 @@ def page(folder: Path) -> str:
                 found = [pair for content in own for pair in _claims(tables, content, own)]
                 counts += _counted(title, found)
                 parts += _section(title, tables, own, found)
-    return "\n\n".join([HEAD, *_overview(counts), *parts, *sections(stored)]) + "\n"
+                asked = {content["path"] for _, contents in found for content in contents}
+                answering += [one for one in own if one["path"] in asked or not tables[one["table"]].claims]
+    return "\n\n".join([HEAD, *_overview(counts), *parts, *sections(answering)]) + "\n"
 
 
 def _counted(title: str, found: Sequence[Judged]) -> Iterator[list[str]]:
@@ -94,9 +99,10 @@ def _section(
         commands = [*dict.fromkeys(content["command"] for _, contents in found for content in contents)]
         yield lines([columns, *(_row(claim, contents, commands) for claim, contents in found)])
         yield "\n".join(f"{number}. `{command}`" for number, command in enumerate(commands, 1))
-    open_claims = [text for table, spec in tables.items() for text in _not_run(table, spec, stored)]
-    if open_claims:
-        yield "Not run on any stored data: " + "; ".join(open_claims) + "."
+    left = [row for table in tables for row in _not_run(table, tables, stored)]
+    if left:
+        yield f"Not run on any stored data, or not with today's settings: {len(left)}."
+        yield lines([("claim", "paper", "table"), *left])
 
 
 def _claims(tables: Mapping[str, Table], content: Stored, stored: Sequence[Stored]) -> list[Judged]:
@@ -136,8 +142,8 @@ def _row(claim: Mapping[str, Any], contents: Sequence[Stored], commands: Sequenc
     shown = (f"{one['table']} [{commands.index(one['command']) + 1}]" for one in contents)
     more = f"; about {claim['would_tell']} seeds would tell" if claim["would_tell"] else ""
     return [
-        statement(claim, less=" ↓") + (" *" if claim["by"] == "ours" else ""),
-        " / ".join("–" if p is None else f"{p:g}" for p in claim["paper"]) if any(claim["paper"]) else "–",
+        _said(claim),
+        _paper(claim["paper"]),
         " / ".join(_ours(o) for o in claim["ours"]),
         _where(content),
         str(claim["seeds"]),
@@ -156,10 +162,32 @@ def _ours(cell: Mapping[str, Any]) -> str:
     return f"{cell['mean']:.{digits}f}" + ("" if cell["sd"] is None else f" ± {cell['sd']:.{digits}f}")
 
 
-def _not_run(table: str, spec: Table, stored: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Claims of a table that no stored one answers; one line if it is all of them."""
-    own = [content for content in stored if content["table"] == table]
-    left = [claim for claim in spec.claims if not any(_judged(claim, content, stored) for content in own)]
-    if len(left) == len(spec.claims) > 1:
-        return [f"{table} ({len(left)} claims)"]
-    return [f"{table}: {statement(made(claim, claim.settings))}" for claim in left]
+def _paper(numbers: Mapping[str, Sequence[float | None]]) -> str:
+    shown = []
+    for name, both in numbers.items():
+        own = " / ".join("–" if p is None else f"{p:g}" for p in both)
+        shown.append(f"{own} ({name})" if name else own)
+    return ", ".join(shown) or "–"
+
+
+def _not_run(table: str, tables: Mapping[str, Table], stored: Sequence[Stored]) -> Iterator[list[str]]:
+    """Claims of a table that no stored one answers: of every two rows that the playground has for them, or if it has
+    none, as they are made."""
+    of_table = [content for content in stored if content["table"] == table]
+    for claim in tables[table].claims:
+        answered = [one for content in of_table for one, _ in _judged(claim, content, stored)]
+        rows, others = (_as_stored(tables[name]) for name in (table, claim.second or table))
+        asked = [(made(claim, [row["setting"] for row in pair]), pair) for pair in pairs(claim, rows, others)]
+        if not asked and not answered:
+            asked = [(made(claim, claim.settings), ({"paper": {}}, {"paper": {}}))]
+        for one, pair in asked:
+            if not any(one["settings"] == done["settings"] and one["setting"] == done["setting"] for done in answered):
+                yield [_said(one), _paper(printed(claim, pair)), table]
+
+
+def _as_stored(table: Table) -> Rows:
+    return [{"method": row.name, "setting": row.setting, "paper": row.paper} for row in table.rows_for(None)]
+
+
+def _said(claim: Mapping[str, Any]) -> str:
+    return statement(claim, less=" ↓") + (" *" if claim["by"] == "ours" else "")

@@ -31,6 +31,13 @@ def printed(split: str, name: str) -> dict[str, float]:
     return {"trained": numbers[share], AHEAD: round(numbers[share] - numbers["100"], 2)} if share in numbers else {}
 
 
+def by_paper(split: str, name: str, table: str = "", metric: str = "trained") -> float:
+    """What the paper prints of a method, in Table 5 or in the tables with all labels."""
+    if table == "table5":
+        return dict(zip(("FedCA", "FedLID"), FEW[split]))[name]
+    return QUOTED[split][name] if name in QUOTED_METHODS else printed(split, name)[metric]
+
+
 def others_setting(split: str) -> dict[str, str]:
     """Rows with the network and clients of FedCA's paper."""
     return {"split": f"{split}, {OTHERS_CLIENTS} clients", "init": "random, ResNet-50"}

@@ -107,7 +107,9 @@ class Claim:
     the second row's setting, where the claim compares two settings or is made of some only; whatever is not said of
     either is the same in both. `than`: the second row's metric, where it is another. `second`: the table that has the
     second row, where it is another of the same system; both must be run on the same data. `ours`: the paper does not
-    say so, but its idea asks for it (a control is beaten, or another measure agrees)."""
+    say so, but its idea asks for it (a control is beaten, or another measure agrees). `printed`: the paper's numbers,
+    where they are not those of the rows: rows of ours may stand for rows of the paper that began with other weights. A
+    metric may be a pattern: the first that fits is meant."""
 
     better: str
     worse: str
@@ -117,6 +119,7 @@ class Claim:
     settings: tuple[Mapping[str, Any], Mapping[str, Any]] = field(default=({}, {}))
     than: str = ""
     second: str = ""
+    printed: tuple[float | None, float | None] = (None, None)
 
     @property
     def metrics(self) -> tuple[str, str]:
