@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from fedreel.media.pictures import encode_jpeg
 from fedreel.methods.fedvssl import FedVSSL
 from fedreel.models.r3d import R3DConfig
 from fedreel.tasks.pretrain.task import Pretrain
+from fedreel.tasks.vision.footage import Stored
 from loops import federated, now
 
 FRAMES, HEIGHT, WIDTH, QUALITY = 250, 128, 171, 90
@@ -52,8 +54,13 @@ class Owners(Population):
 
     def data(self, client: str) -> ClientData:
         rows = range(int(client), len(self.source), CLIENTS)
-        train, test = (lambda: self.task.windows(self.source, rows)), (lambda: self.task.windows(self.source, []))
-        return ClientData(train, test, {"frames": float(FRAMES * len(rows))})
+        clips = self.task.windows(stored(self.source, rows, "cpu"))
+        nothing = self.task.windows(stored(self.source, (), "cpu"))
+        return ClientData(clips, nothing, {"frames": float(FRAMES * len(rows))})
+
+
+def stored(source: Shards, rows: Sequence[int], device: str) -> Stored:
+    return Stored(source, tuple(rows), torch.device(device))
 
 
 @dataclass(frozen=True)
@@ -158,9 +165,9 @@ def measure(options: argparse.Namespace) -> None:
 def reading(task: Made, options: argparse.Namespace) -> dict[str, float]:
     """Clips a second that are read and brought to the device, by one pass over all of them after a short one; and the
     memory of the processes that read them."""
-    source, device = Shards.open(Path(options.place)), torch.device(options.device)
+    source = Shards.open(Path(options.place))
     for rows in (range(min(len(source), 64 * BATCH)), range(len(source))):
-        clips = task.windows(source, rows).streamed(device)
+        clips = task.windows(stored(source, rows, options.device))
         began = now(options.device)
         for _ in clips.batches(BATCH, torch.Generator().manual_seed(0)):
             pass

@@ -25,8 +25,9 @@ from fedreel.reproduce.spec import Row
 from fedreel.tasks.pretrain import analysis as pretraining
 from fedreel.tasks.pretrain.perturbation import SIZES
 from fedreel.tasks.pretrain.task import Pretrain
-from fedreel.tasks.vision.evaluate import measures
+from fedreel.tasks.vision.evaluate import measures, retrieval
 from fedreel.tasks.vision.evaluate.retrieval import labelled_set
+from fedreel.tasks.vision.footage import Stored
 from support.networks import small_r3d
 from support.shelf import flat, shelved
 from support.tiny import videos
@@ -237,6 +238,28 @@ def test_the_pretext_is_put_to_owners_that_took_no_part_and_kept_models_are_sear
     assert curve["r1 after 100 %"] == of_all["r1"]
     assert list(curve) == ["r1 after  50 %", "r1 after 100 %"]
     assert curve["r1 after 100 %"] == pretraining.recalls(out)["r1"], "the last model that was kept is the last model"
+
+
+def test_what_does_not_fit_into_memory_is_read_in_turn_and_answers_are_the_same(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretraining, "POINTS", 3)
+    monkeypatch.setattr(pretraining, "RADIUS", 1.0)
+    brought: list[int] = []  # clips that were decoded whole, and stay
+    hold = Stored.held
+    monkeypatch.setattr(Stored, "held", lambda self: brought.append(len(self.rows)) or hold(self))
+    found = []
+    for memory in (1.0, 1e-9):  # GB; one byte
+        settings = {**SETTINGS, **adapt(given), "data.quality": 90, "data.memory": memory}
+        out = start("fedvssl", tmp_path / f"{memory}", set=settings, device="cpu", quiet=True).path
+        monkeypatch.setattr(retrieval, "memory_of", lambda device, memory=memory: int(memory * 1e9))
+        pretraining._set_in.cache_clear()
+        brought.clear()
+        found.append((pretraining.unseen(out), pretraining.flatness(out), [*brought]))
+    pretraining._set_in.cache_clear()
+    assert found[0][:2] == found[1][:2]
+    assert found[0][2] == [2, 1, 2]  # the test clips of three clients; raw frames of the sets are not copied
+    assert found[1][2] == []
 
 
 def test_a_run_of_another_task_is_refused(given: Path, tmp_path: Path) -> None:

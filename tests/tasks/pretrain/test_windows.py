@@ -204,6 +204,13 @@ def test_a_single_sample_left_over_joins_the_batch_before_it(tmp_path: Path) -> 
     assert [len(clips) for clips, _ in windows.batches(1)] == [1] * 5
 
 
+def test_some_of_some_clips_are_these_held_in_memory_and_read_in_turn(tmp_path: Path) -> None:
+    windows = numbered(tmp_path / "shards")
+    for clips in (windows.footage, windows.to(CPU).footage):
+        ((found, _),) = Windows(clips.of([4, 1, 3]).of([2, 0]), InARow(5)).windows(8)
+        assert [shown(clip)[0] for clip in found] == [3, 4]
+
+
 def test_clips_of_shards_come_in_the_order_asked_for(data: Path, tmp_path: Path) -> None:
     made = shards.build(find(data), data, tmp_path / "shards", side=8)
     ((batch, _),) = Windows.of(made, [3, 0], InARow(8)).windows(4)

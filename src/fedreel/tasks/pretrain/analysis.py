@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fedreel.config import DataConfig, Recipe, load_recipe
+from fedreel.core.residence import Residence
 from fedreel.core.state import PrivateStore
 from fedreel.core.task import Examples
 from fedreel.core.weights import same_tensors
@@ -120,11 +121,12 @@ def flatness(run: Path) -> Metrics:
     task = _task(loaded)
     population = task.population(recipe.data, recipe.data.seed)
     able = PrivateStore(run / "clients").clients() if loaded.card["private"] else population.clients
-    device = str(pick_device(recipe.device))
+    device = pick_device(recipe.device)
+    residence = Residence(device, round(recipe.data.memory * 1e9))
     around = []
     for client in [c for c in population.clients if c in able][:LANDSCAPES]:
-        model = load(run, client=client, device=device).model if loaded.card["private"] else loaded.model
-        test = population.data(client).test.to(torch.device(device))
+        model = load(run, client=client, device=str(device)).model if loaded.card["private"] else loaded.model
+        test = residence.of_client(client, population, task, model).test
 
         def loss(model: nn.Module, test: Examples = test) -> float:
             return task.evaluate(model, test, AT_ONCE)["loss"]  # the same questions every time
@@ -143,14 +145,14 @@ def unseen(run: Path) -> Metrics:
     """`unseen accuracy` (or `unseen iou`): how well the pretext is answered on the test videos of the downstream sets,
     of which nothing was learned. Where heads stay at clients, the mean over a few clients' heads."""
     loaded, recipe = opened(run)
-    task, device = _task(loaded), pick_device(recipe.device)
+    task, device = _task(loaded), next(loaded.model.parameters()).device
     models = [loaded.model]
     if loaded.card["private"]:
         some = PrivateStore(run / "clients").clients()[:LANDSCAPES]
         models = [load(run, client=client, device=str(device)).model for client in some]
 
     def measure(labelled: LabelledSet) -> Metrics:
-        windows = task.windows(labelled.source, labelled.test.tolist()).to(device)
+        windows = task.windows(labelled.footage(device).of(labelled.test.tolist()))
         with torch.no_grad():
             found = [task.evaluate(model, windows, AT_ONCE) for model in models]
         return {f"unseen {name}": fmean(f[name] for f in found) for name in ("accuracy", "iou") if name in found[0]}

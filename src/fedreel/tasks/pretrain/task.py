@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from fedreel.config import DataConfig, check_ranges
 from fedreel.core.abilities import Accountable, Embeds, Pooling, Trials
 from fedreel.core.task import ClientData, Examples, Outputs, Population, Task
-from fedreel.data.shards import Shards
 from fedreel.errors import RecipeError
 from fedreel.machine.device import seeded
 from fedreel.models.backbone import BackboneConfig, Clips, untaught
@@ -30,6 +29,7 @@ from fedreel.tasks.vision.appearance import appearance
 from fedreel.tasks.vision.clip_input import Norm, middle, network_input, pooled, scale_card, scale_of
 from fedreel.tasks.vision.clip_views import Views
 from fedreel.tasks.vision.clips import open_clips
+from fedreel.tasks.vision.footage import Held, Stored
 
 NAMES = {"ctp": "Catch-the-Patch", "mae": "VideoMAE's pretext"}
 Batch = tuple[Tensor, ...]  # a question, as it goes into the network, or clips as they lie and what was picked
@@ -128,9 +128,9 @@ class Pretrain(Task, Embeds, Accountable):
     def population(self, data: DataConfig, seed: int) -> Population:
         return WindowPopulation(open_clips(data, self.side, "task.stored", self.most), data, self._asks, seed)
 
-    def windows(self, source: Shards, rows: Sequence[int]) -> Windows:
-        """Clips of shards as examples of this task."""
-        return Windows.of(source, rows, self._asks)
+    def windows(self, footage: Held | Stored) -> Windows:
+        """Clips as examples of this task, wherever they lie."""
+        return Windows(footage, self._asks)
 
     def augment(self, batch: Batch) -> Question:
         return self._asks.draw(*batch)

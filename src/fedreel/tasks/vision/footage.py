@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 
@@ -39,6 +39,10 @@ class Held:
         """Frames, height and width of each."""
         return [(c.shape[0], c.shape[1], c.shape[2]) for c in self.clips]
 
+    def of(self, rows: Sequence[int]) -> Held:
+        """Some of these clips, where they lie."""
+        return replace(self, clips=tuple(self.clips[i] for i in rows))
+
     def read(self, batches: Iterable[list[Cut]]) -> Iterator[Tensor]:
         for cuts in batches:
             times = sent(torch.stack([times for _, times, _ in cuts]), self.device)
@@ -66,6 +70,10 @@ class Stored:
     def shapes(self) -> list[tuple[int, int, int]]:
         clips = [self.source.clips[i] for i in self.rows]
         return [(c.frames, c.height, c.width) for c in clips]
+
+    def of(self, rows: Sequence[int]) -> Stored:
+        """Some of these clips, as they are."""
+        return replace(self, rows=tuple(self.rows[i] for i in rows))
 
     def read(self, batches: Iterable[list[Cut]]) -> Iterator[Tensor]:
         reader = _reader_of(self)
