@@ -11,9 +11,8 @@ from fedreel.cli.options import Out
 from fedreel.cli.say import say
 from fedreel.errors import FedreelError
 from fedreel.machine.progress import ProgressBar
+from fedreel.tasks.use.options import Fold, Lists
 
-Lists = Annotated[str, typer.Option(help="Lists of the videos to use, a file or folder [those among the videos].")]
-Fold = Annotated[int, typer.Option(help="The number of the lists, where several exclude each other.")]
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, check and decode data.")
 
 

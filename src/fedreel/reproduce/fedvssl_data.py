@@ -29,6 +29,11 @@ def videos(data: Path) -> Sequence[Clip]:
         raise DataError(
             "there are no videos to learn from", where=str(folder), expected="OWNER/CLASS/*.mp4 or OWNER/*.mp4"
         )
+    return clips_in(folder)
+
+
+def clips_in(folder: Path) -> Sequence[Clip]:
+    """Those of a folder of videos, or of shards."""
     return Shards.open(folder).clips if (folder / INDEX).exists() else find(folder)
 
 

@@ -7,10 +7,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from fedreel.config import Recipe
-from fedreel.data.clip_index import find
 from fedreel.errors import DataError
 from fedreel.media.excerpts import EXCERPTS
-from fedreel.reproduce.fedvssl_data import videos
+from fedreel.reproduce.fedvssl_data import clips_in, videos
 from fedreel.reproduce.work import RUN, Work
 from fedreel.tasks.pretrain import analysis as pretraining
 from fedreel.tasks.pretrain.perturbation import SIZES
@@ -74,7 +73,7 @@ def _counts(data: Path) -> tuple[int, int, int]:
     """Clips to learn from, and videos for training and for testing of all downstream sets; none if they are not
     there."""
     try:
-        labelled = [clip for folder in pretraining.downstream_folders(data) for clip in find(folder)]
+        labelled = [clip for folder in pretraining.downstream_folders(data) for clip in clips_in(folder)]
         owned = len(videos(data))
     except DataError:
         return 0, 0, 0

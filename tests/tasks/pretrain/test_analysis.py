@@ -21,6 +21,7 @@ from fedreel.reproduce import reproduce
 from fedreel.reproduce.cells import DERIVED
 from fedreel.reproduce.fedvssl_data import adapt
 from fedreel.reproduce.fedvssl_effort import effort, relate
+from fedreel.reproduce.fedvssl_work import _counts
 from fedreel.reproduce.spec import Row
 from fedreel.tasks.pretrain import analysis as pretraining
 from fedreel.tasks.pretrain.perturbation import SIZES
@@ -30,7 +31,7 @@ from fedreel.tasks.vision.evaluate.retrieval import labelled_set
 from fedreel.tasks.vision.footage import Stored
 from support.networks import small_r3d
 from support.shelf import flat, shelved
-from support.tiny import videos
+from support.tiny import cli, videos
 from support.toy import federate, make_worker
 
 SETTINGS = {
@@ -260,6 +261,27 @@ def test_what_does_not_fit_into_memory_is_read_in_turn_and_answers_are_the_same(
     assert found[0][:2] == found[1][:2]
     assert found[0][2] == [2, 1, 2]  # the test clips of three clients; raw frames of the sets are not copied
     assert found[1][2] == []
+
+
+def test_a_set_may_be_shards_of_any_of_its_splits(given: Path, tmp_path: Path) -> None:
+    shutil.copytree(given / "pretrain", tmp_path / "pretrain")
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    for number, parts in enumerate((("train", "test"), ("test", "train")), 1):
+        for part, owner in zip(parts, ("owner0", "owner1")):
+            names = [
+                path.relative_to(given / "pretrain" / owner) for path in (given / "pretrain" / owner).rglob("*.mp4")
+            ]
+            (lists / f"{part}list0{number}.txt").write_text("".join(f"{owner}/{name}\n" for name in sorted(names)))
+    task = Pretrain(backbone=small_r3d(), frames=2, size=14)
+    made = tmp_path / "downstream" / "bars"
+    options = ("--lists", lists, "--fold", 2, "--size", task.side, "--quality", 90)
+    assert cli("data", "shard", given / "pretrain", "--out", made, *options).code == 0
+    (found,) = pretraining.sets(Recipe(data=DataConfig(source=str(tmp_path / "pretrain"))), task)
+    assert {found.source.clips[row].path.partition("/")[0] for row in found.train} == {"owner1"}
+    assert {found.source.clips[row].path.partition("/")[0] for row in found.test} == {"owner0"}
+    assert (len(found.train), len(found.test)) == (6, 6)
+    assert _counts(tmp_path) == (24, 6, 6)
 
 
 def test_a_run_of_another_task_is_refused(given: Path, tmp_path: Path) -> None:

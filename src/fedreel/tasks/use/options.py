@@ -23,6 +23,10 @@ Page = Annotated[Place | None, typer.Option("--page", help="Write a page with pi
 Json = Annotated[Place | None, typer.Option("--json", help="Write all that was found as JSON; - prints it instead.")]
 Client = Annotated[str, typer.Option("--client", help="Whose part of the model is used, where clients have their own.")]
 Device = Annotated[str, typer.Option("--device", help="Where the model runs: auto, cpu, cuda or cuda:N.")]
+Lists = Annotated[
+    str, typer.Option("--lists", help="Lists of the videos to use, a file or folder [those among the videos].")
+]
+Fold = Annotated[int, typer.Option("--fold", help="The number of the lists, where several exclude each other.")]
 Changes = Annotated[
     Mapping[str, Any] | Sequence[str] | None,
     typer.Option("--set", help="Change a setting of the recipe: section.key=value. Repeatable."),

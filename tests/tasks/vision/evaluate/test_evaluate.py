@@ -237,6 +237,65 @@ def test_interrupted_it_says_what_was_found_and_writes_nothing(
     assert [*tmp_path.iterdir()] == []
 
 
+# published splits
+
+
+@pytest.fixture(scope="module")
+def published(given: Path) -> Path:
+    """The videos of the labelled set as UCF-101's lie, CLASS/*.mp4, and lists of two splits elsewhere: `lists` beside
+    the folder. The second has the parts of the first the other way about."""
+    folder, lists = given / "published" / "videos", given / "published" / "lists"
+    lists.mkdir(parents=True)
+    for fold, parts in enumerate((("train", "test"), ("test", "train")), 1):
+        for owner, part in enumerate(parts):
+            own = given / "made" / f"owner{owner}"
+            names = []
+            for path in sorted(own.rglob("*.mp4")):
+                name = f"{path.parent.name}/v_g0{owner}_c0{path.name}"
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, folder / name)
+                names.append(name)
+            (lists / f"{part}list0{fold}.txt").write_text("".join(f"{name}\n" for name in names))
+    return folder
+
+
+def test_each_published_split_is_that_of_folders_laid_out_like_it(
+    trained: Path, published: Path, bars: Path, tmp_path: Path
+) -> None:
+    for one, other in (("train", "test"), ("test", "train")):
+        shutil.copytree(bars / one, tmp_path / other)
+    only = {"only": "retrieval,knn", "device": "cpu"}
+    lists = str(published.parent / "lists")
+    first, second = (fedreel.evaluate(trained, published, lists=lists, fold=fold, **only) for fold in (1, 2))
+    assert first.metrics == fedreel.evaluate(trained, bars, **only).metrics
+    assert second.metrics == fedreel.evaluate(trained, tmp_path, **only).metrics
+    assert first.metrics != second.metrics
+    words = ("--lists", "../lists", "--fold", 2, "--only", "retrieval,knn", "--json", "-", "--device", "cpu")
+    assert json.loads(cli("evaluate", trained, "--on", published, *words).out)["metrics"] == second.metrics
+
+
+def test_lists_beside_the_videos_are_found_and_their_number_can_be_said(
+    trained: Path, published: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(published, tmp_path / "videos")
+    shutil.copytree(published.parent / "lists", tmp_path / "videos" / "ucfTrainTestlist")
+    only = {"only": "retrieval", "device": "cpu"}
+    lists = str(published.parent / "lists")
+    for fold in (1, 2):
+        elsewhere = fedreel.evaluate(trained, published, lists=lists, fold=fold, **only)
+        assert fedreel.evaluate(trained, tmp_path / "videos", fold=fold, **only).metrics == elsewhere.metrics
+    assert "one of those that there are" in refused(DataError, trained, tmp_path / "videos", fold=3)
+
+
+def test_a_split_of_what_has_none_is_refused(trained: Path, bars: Path, tmp_path: Path) -> None:
+    assert "there are no lists to choose from" in refused(DataError, trained, bars, fold=2)
+    assert "there are no such lists" in refused(DataError, trained, bars, lists=str(tmp_path / "none"))
+    assert "fold is out of range" in refused(RecipeError, trained, bars, fold=0)
+    build(find(bars), bars, tmp_path / "shards", side=16)
+    assert "fedreel data shard VIDEOS --lists LISTS" in refused(DataError, trained, tmp_path / "shards", fold=2)
+    assert "lists are for folders of videos" in refused(DataError, trained, "playground", fold=2)
+
+
 # what is refused
 
 

@@ -7,11 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from fedreel.machine.progress import Tell
-from fedreel.tasks.use.options import Changes, Client, Device, Json, Place
+from fedreel.tasks.use.options import Changes, Client, Device, Fold, Json, Lists, Place
 from fedreel.tasks.vision.evaluate.result import Evaluation
 
 MODEL = "A run directory, or the folder model/ in one; a file of weights; or random: weights that learned nothing."
-ON = "Labelled videos: a folder {train,test}/CLASS/*.mp4 or with an index.csv, shards of one, or playground."
+ON = (
+    "Labelled videos: a folder {train,test}/CLASS/*.mp4, or with an index.csv or lists as UCF-101 and HMDB-51 have"
+    " them; shards of one; or playground."
+)
 ONLY = "Some of answers, retrieval, knn, probe and tune, with commas between them [all]."
 
 
@@ -19,6 +22,8 @@ def evaluate(
     model: Annotated[Place, typer.Argument(metavar="RUN|WEIGHTS", help=MODEL)],
     on: Annotated[Place, typer.Option("--on", help=ON)],
     *,
+    lists: Lists = "",
+    fold: Fold = 1,
     only: Annotated[str, typer.Option(help=ONLY)] = "",
     json: Json = None,
     client: Client = "",
@@ -38,5 +43,5 @@ def evaluate(
     from fedreel.tasks.vision.evaluate.evaluate import Question, evaluate_on
 
     how: dict[str, Any] = {"client": client, "device": device, "seed": seed, "epochs": epochs, "settle": settle}
-    question = Question.of(model, on, only=only, json=json, **how)
+    question = Question.of(model, on, lists=lists, fold=fold, only=only, json=json, **how)
     return evaluate_on(question, recipe, set or {}, tell)

@@ -20,6 +20,7 @@ from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, labelled_set, s
 from fedreel.tasks.vision.evaluate.subject import Subject, find_subject
 
 PLAYGROUND = Path("playground")  # as the data
+FOLDERS = "a folder {train,test}/CLASS/*.mp4, one with an index.csv or published lists, shards of one, or playground"
 SETTLED = "batch norms took their statistics anew from the training videos"
 
 
@@ -29,6 +30,7 @@ class Question:
 
     model: Path
     on: Path
+    data: DataConfig  # what is known of these videos before the model is
     measures: tuple[str, ...]  # in the order of MEASURES; none: all that make sense
     places: Places
     client: str
@@ -43,6 +45,8 @@ class Question:
         model: Place,
         on: Place,
         *,
+        lists: str,
+        fold: int,
         only: str,
         json: Place | None,
         client: str,
@@ -57,7 +61,8 @@ class Question:
         told = None if json is None else Path(json)
         places = Places("the numbers", None, None, told)
         who, where = Path(model).expanduser(), Path(on).expanduser()
-        return cls(who, where, _measures(only), places, client, str(pick_device(device)), seed, epochs, settle)
+        data = DataConfig(source=str(where), lists=lists, fold=fold)
+        return cls(who, where, data, _measures(only), places, client, str(pick_device(device)), seed, epochs, settle)
 
 
 def evaluate_on(
@@ -68,7 +73,7 @@ def evaluate_on(
     found: Metrics = {}
     try:
         who = find_subject(question.model, recipe, settings, question.client, question.seed, question.device)
-        labelled = _open(question.on, who)
+        labelled = _open(question, who)
         seed = who.recipe.seed if question.seed is None else question.seed
         playground = question.on == PLAYGROUND
         precision = who.recipe.train.precision
@@ -134,15 +139,15 @@ def _check(question: Question) -> None:
         raise DataError(
             "there is no such folder of videos",
             where=str(on),
-            expected="a folder {train,test}/CLASS/*.mp4, one with an index.csv, shards of one, or playground",
+            expected=FOLDERS,
         )
     files = [] if on == PLAYGROUND else [path for path in on.rglob("*") if path.is_file()]
     files += [path for path in question.model.rglob("*") if path.is_file()] if question.model.is_dir() else []
     question.places.check(question.model, "file of weights", files, "a file that is read")
 
 
-def _open(on: Path, who: Subject) -> LabelledSet:
+def _open(question: Question, who: Subject) -> LabelledSet:
     """The same clips as those of the tables."""
-    if on == PLAYGROUND:
-        return labelled_set("actions", open_clips(replace(who.recipe.data, source=str(on)), who.task.side))
-    return labelled_set(on.resolve().name, open_clips(DataConfig(source=str(on)), who.task.side, setting=""))
+    data = replace(question.data, size=who.recipe.data.size, seed=who.recipe.data.seed)
+    name = "actions" if question.on == PLAYGROUND else question.on.resolve().name
+    return labelled_set(name, open_clips(data, who.task.side, setting=""))

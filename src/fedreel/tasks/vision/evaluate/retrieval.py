@@ -87,7 +87,7 @@ def labelled_set(name: str, source: Shards) -> LabelledSet:
         raise DataError(
             f"'{name}' cannot be used downstream",
             where=str(source.folder),
-            expected="labelled clips for training and for testing: {train,test}/CLASS/*.mp4, or an index.csv",
+            expected="labelled clips for training and for testing: {train,test}/CLASS/*.mp4, an index.csv or lists",
             found=f"{len(train)} for training, {len(test)} for testing, {unlabelled} without a label",
         )
     labels = np.array([source.labels.index(clip.label) for clip in source.clips])
