@@ -259,8 +259,15 @@ def test_what_does_not_fit_into_memory_is_read_in_turn_and_answers_are_the_same(
         found.append((pretraining.unseen(out), pretraining.flatness(out), [*brought]))
     pretraining._set_in.cache_clear()
     assert found[0][:2] == found[1][:2]
-    assert found[0][2] == [2, 1, 2]  # the test clips of three clients; raw frames of the sets are not copied
+    assert found[0][2] == [12, 12, 2, 1, 2]  # both sets; the test clips of three clients
     assert found[1][2] == []
+
+
+def test_videos_of_the_sets_are_kept_as_the_run_s_own_are(given: Path) -> None:
+    task = Pretrain(backbone=small_r3d(), frames=2, size=14)
+    for quality in (0, 90):
+        recipe = Recipe(data=DataConfig(source=str(given / "pretrain"), quality=quality))
+        assert [one.source.quality for one in pretraining.sets(recipe, task)] == [quality, quality]
 
 
 def test_a_set_may_be_shards_of_any_of_its_splits(given: Path, tmp_path: Path) -> None:

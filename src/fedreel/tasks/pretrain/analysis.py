@@ -218,13 +218,15 @@ def sets(recipe: Recipe, task: Pretrain) -> list[LabelledSet]:
     if recipe.data.source == "playground":
         return [labelled_set("actions", open_clips(recipe.data, task.side, most=task.most))]
     folders = downstream_folders(Path(recipe.data.source).parent)
-    return [_set_in(folder, task.side, task.most) for folder in folders]
+    return [_set_in(folder, task.side, task.most, recipe.data.quality) for folder in folders]
 
 
 @lru_cache(SETS)
-def _set_in(folder: Path, side: int, most: int) -> LabelledSet:
-    """The same for all that is measured of all runs, with its videos wherever they were brought."""
-    return labelled_set(folder.name, open_clips(DataConfig(source=str(folder)), side, "task.stored", most))
+def _set_in(folder: Path, side: int, most: int, quality: int) -> LabelledSet:
+    """The same for all that is measured of all runs, with its videos wherever they were brought. They are kept as the
+    runs' own are: as raw frames, or as pictures."""
+    data = DataConfig(source=str(folder), quality=quality)
+    return labelled_set(folder.name, open_clips(data, side, "task.stored", most))
 
 
 def downstream_folders(data: Path) -> list[Path]:

@@ -296,6 +296,18 @@ def test_a_split_of_what_has_none_is_refused(trained: Path, bars: Path, tmp_path
     assert "lists are for folders of videos" in refused(DataError, trained, "playground", fold=2)
 
 
+def test_videos_are_kept_as_pictures_where_the_recipe_keeps_its_own_so(
+    weights: Path, trained: Path, bars: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[int] = []
+    look = module.labelled_set
+    monkeypatch.setattr(module, "labelled_set", lambda name, source: kept.append(source.quality) or look(name, source))
+    how = {"only": "retrieval", "device": "cpu"}
+    fedreel.evaluate(trained, bars, **how)
+    fedreel.evaluate(weights, bars, recipe="recognition", set={**SETTINGS, "data.quality": 90}, **how)
+    assert kept == [0, 90]
+
+
 # what is refused
 
 

@@ -147,7 +147,8 @@ def _check(question: Question) -> None:
 
 
 def _open(question: Question, who: Subject) -> LabelledSet:
-    """The same clips as those of the tables."""
-    data = replace(question.data, size=who.recipe.data.size, seed=who.recipe.data.seed)
+    """The same clips as those of the tables, kept as the recipe keeps its own: as raw frames, or as pictures."""
+    own = who.recipe.data
+    data = replace(question.data, quality=own.quality, size=own.size, seed=own.seed)
     name = "actions" if question.on == PLAYGROUND else question.on.resolve().name
     return labelled_set(name, open_clips(data, who.task.side, setting=""))
