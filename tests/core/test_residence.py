@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import pytest
 import torch
 
 from fedreel.core.residence import Residence
 from fedreel.core.task import ClientData, Streamable, Tensors
+from fedreel.errors import FedreelError
 
 CPU = torch.device("cpu")
 
@@ -52,6 +55,16 @@ def test_what_can_stream_is_held_while_there_is_room_and_makes_none_for_itself()
     assert [reel.where for reel in found] == ["memory", "memory", "stream", "memory", "memory"]
     residence.take(("d", "train"), ten)
     assert residence.held == [("b", "train"), ("d", "train")]
+
+
+def test_examples_that_do_not_say_how_much_they_take_are_refused() -> None:
+    class Silent:
+        def to(self, device: torch.device) -> Any:
+            return self
+
+    with pytest.raises(FedreelError, match="do not say how much memory they take") as error:
+        Residence(CPU, 25).take(("a", "train"), Silent)  # type: ignore[arg-type]
+    assert "the class Silent" in str(error.value)
 
 
 def test_a_part_of_the_data_is_made_when_it_is_first_wanted() -> None:

@@ -69,7 +69,7 @@ def local(data: Path, out: Path, once: Container[str] = ()) -> Stage:
             if name not in once and CASES[name].rounds is None and any((out / name / "clients").rglob("*.safetensors")):
                 shutil.rmtree(out / name)
                 run_case(CASES[name], data, out / name, {"name": "local"}, 2)
-        return _all_here(out / name)
+        return all_here(out / name)
 
     return outcome
 
@@ -96,12 +96,12 @@ def _here(data: Path, out: Path, rounds: Mapping[str, int], engine: dict[str, An
 
     def outcome(name: str) -> Outcome:
         run_case(CASES[name], data, out / name, engine, rounds[name])
-        return _all_here(out / name)
+        return all_here(out / name)
 
     yield outcome
 
 
-def _all_here(run: Path) -> Outcome:
+def all_here(run: Path) -> Outcome:
     return Outcome(run, {client: run / "clients" / client for client in CLIENTS})
 
 

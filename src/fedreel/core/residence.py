@@ -92,8 +92,16 @@ class _Own:
 
 
 def bytes_of(examples: Examples) -> int:
-    """The memory that examples take; 0 where they do not say, as those do that share theirs with other clients."""
-    return int(getattr(examples, "nbytes", 0))
+    """The memory that examples take."""
+    if not hasattr(examples, "nbytes"):
+        raise FedreelError(
+            "a client's examples do not say how much memory they take",
+            where=f"the class {type(examples).__name__}",
+            expected="a property `nbytes`, the bytes of what they hold",
+            found="none",
+            hint="sum the `nbytes` of their tensors, as fedreel.core.task.Tensors does",
+        )
+    return examples.nbytes
 
 
 def memory_of(device: torch.device) -> int:

@@ -93,6 +93,10 @@ class FullBatches:
     def __len__(self) -> int:
         return len(self.inner)
 
+    @property
+    def nbytes(self) -> int:
+        return self.inner.nbytes
+
     def to(self, device: torch.device) -> FullBatches:
         return FullBatches(self.inner.to(device))
 

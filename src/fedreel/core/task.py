@@ -19,10 +19,15 @@ Batch = Any
 
 
 class Examples(Protocol):
-    """A client's samples. What of them lies in memory is counted by `nbytes`, where they have it; see `Streamable`.
-    Those with a true `resident` are never waited for: their batches are cut from memory."""
+    """A client's samples. Those with a true `resident` are never waited for: their batches are cut from memory. Others
+    may be `Streamable`."""
 
     def __len__(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory they take. What they share with all other clients' examples does not count."""
+        ...
 
     def to(self, device: torch.device) -> Examples: ...
 

@@ -125,6 +125,28 @@ def test_batches_of_one_have_no_padding_and_shuffling_loses_nothing() -> None:
     assert len(examples.to(torch.device("cpu"))) == 7
 
 
+def test_a_video_is_held_once_with_the_zeros_that_a_batch_of_it_needs() -> None:
+    """As on a GPU, where batches of one have few lengths."""
+    videos = [annotated.video(f"v{i}", i, 3 + i) for i in range(4)]
+    plain = Videos.of(videos)
+    padded = Videos(plain.sequences, plain.targets, plain.truths, whole=16)
+    lengths = [-(-len(v.target) // 16) * 16 for v in videos]
+    assert lengths != [len(v.target) for v in videos]
+    for size in (1, 3):
+        assert [b[0].shape[1] for b in padded.batches(size)] == [max(lengths[i : i + size]) for i in range(0, 4, size)]
+        for ours, theirs in zip(padded.batches(size), plain.batches(size)):
+            steps = theirs[1].shape[1]
+            for mine, expected in zip(ours[:3], theirs):
+                assert torch.equal(mine[:, :steps], expected)
+                assert not mine[:, steps:].any()
+            assert torch.equal(ours[3], theirs[3])
+    assert [torch.equal(*rows) for rows in zip(padded.sequences, plain.sequences)] == [True] * 4
+    alone = [batch[part] for batch in padded.batches(1) for part in (0, 2)]
+    addresses = {rows.data_ptr() for rows in (*padded.sequences, *padded.targets)}
+    assert {rows.data_ptr() for rows in alone} == addresses
+    assert padded.nbytes == sum(rows.nbytes for rows in alone)
+
+
 # clients
 
 

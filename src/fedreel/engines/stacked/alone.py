@@ -68,6 +68,10 @@ class _Once:
     def __len__(self) -> int:
         return batch_length(self.batch)
 
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.batch)
+
     def to(self, device: torch.device) -> _Once:
         return self
 

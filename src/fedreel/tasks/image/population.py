@@ -67,6 +67,11 @@ class TestPictures:
     def __len__(self) -> int:
         return self.labels.shape[0]
 
+    @property
+    def nbytes(self) -> int:
+        """Of what is the client's own: the images stay with all the others."""
+        return self.weights.nbytes
+
     def to(self, device: torch.device) -> TestPictures:
         if self.images.device == device:
             return self

@@ -40,6 +40,10 @@ class Moments:
     def __len__(self) -> int:
         return self.which.shape[0]
 
+    @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in self._columns.values())
+
     def to(self, device: torch.device) -> Moments:
         if self.videos.device == device:
             return self
@@ -59,9 +63,14 @@ class Moments:
 
     def _changed(self, change: Callable[[str, Tensor], Tensor]) -> Moments:
         """With other columns in place of those that there are."""
-        columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        there = {name: change(name, column) for name, column in columns.items() if column is not None}
-        return replace(self, **there)
+        changed: dict[str, Any] = {name: change(name, column) for name, column in self._columns.items()}
+        return replace(self, **changed)
+
+    @property
+    def _columns(self) -> dict[str, Tensor]:
+        """Those that there are."""
+        every = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: column for name, column in every.items() if column is not None}
 
     @property
     def present(self) -> Tensor:

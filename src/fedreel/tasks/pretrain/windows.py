@@ -15,7 +15,7 @@ from fedreel.core.task import Streamable, Tensors
 from fedreel.data.shards import Shards
 from fedreel.machine.device import sent
 from fedreel.tasks.vision.clips import HeldClips
-from fedreel.tasks.vision.footage import Held, Stored
+from fedreel.tasks.vision.footage import Held, Stored, bytes_of
 
 
 class Picks(Protocol):
@@ -47,7 +47,7 @@ class Windows(Streamable):
 
     @property
     def nbytes(self) -> int:
-        return sum(3 * frames * height * width for frames, height, width in self.footage.shapes)
+        return bytes_of(self.footage)
 
     @property
     def resident(self) -> bool:

@@ -41,8 +41,10 @@ class Videos:
         topics: Sequence[int] = (),
         whole: int = 1,
     ) -> None:
-        self.sequences, self.targets, self.truths = list(sequences), list(targets), list(truths)
-        self.sources, self.topics, self.whole = list(sources), list(topics), whole
+        self._features, self._targets = ([_whole(row, whole) for row in rows] for rows in (sequences, targets))
+        self.sequences = [rows[: len(row)] for rows, row in zip(self._features, sequences)]
+        self.targets = [rows[: len(row)] for rows, row in zip(self._targets, targets)]
+        self.truths, self.sources, self.topics, self.whole = list(truths), list(sources), list(topics), whole
         self._made: dict[int, Batch] = {}
 
     @classmethod
@@ -56,7 +58,13 @@ class Videos:
     def __len__(self) -> int:
         return len(self.sequences)
 
+    @property
+    def nbytes(self) -> int:
+        return sum(rows.nbytes for rows in (*self._features, *self._targets))
+
     def to(self, device: torch.device) -> Videos:
+        if self.sequences and self.sequences[0].device == device:
+            return self
         sequences, targets = ([t.to(device) for t in tensors] for tensors in (self.sequences, self.targets))
         whole = WHOLE if device.type == "cuda" else 1
         return Videos(sequences, targets, self.truths, self.sources, self.topics, whole)
@@ -75,11 +83,15 @@ class Videos:
 
     def _batch(self, index: Tensor) -> Batch:
         rows = index.tolist()
-        lengths = [len(self.targets[i]) for i in rows]
-        most = -(-max(lengths) // self.whole) * self.whole
-        features, target = (_padded([of[i] for i in rows], most) for of in (self.sequences, self.targets))
-        mask = torch.arange(most) < torch.tensor(lengths)[:, None]
+        most = max(len(self._targets[i]) for i in rows)
+        features, target = (_padded([of[i] for i in rows], most) for of in (self._features, self._targets))
+        mask = torch.arange(most) < torch.tensor([len(self.targets[i]) for i in rows])[:, None]
         return features, mask.to(target.device), target, index.to(target.device)
+
+
+def _whole(row: Tensor, whole: int) -> Tensor:
+    """The row with zeros at its end, up to a multiple of so many steps."""
+    return _padded([row], -(-len(row) // whole) * whole)[0]
 
 
 def _padded(rows: Sequence[Tensor], length: int) -> Tensor:

@@ -106,11 +106,15 @@ class Stored:
         return clips
 
 
+def bytes_of(footage: Held | Stored) -> int:
+    """All frames of all clips, where they are held."""
+    return sum(3 * frames * height * width for frames, height, width in footage.shapes)
+
+
 def at_hand(stored: Stored, budget: int) -> Held | Stored:
     """The clips on their device, if that takes no more than so many bytes; raw frames, which are mapped into memory,
     need not be copied to be at hand of a CPU."""
-    needed = sum(3 * frames * height * width for frames, height, width in stored.shapes)
-    return stored if _is_mapped(stored) or needed > budget else stored.held()
+    return stored if _is_mapped(stored) or bytes_of(stored) > budget else stored.held()
 
 
 def by_processes(stored: Stored) -> bool:

@@ -22,7 +22,7 @@ from fedreel.models.tune import tune_all
 from fedreel.tasks.vision.clip_views import Views
 from fedreel.tasks.vision.evaluate.retrieval import LabelledSet, Places, clip_features, in_ten_parts, ten_clips
 from fedreel.tasks.vision.evaluate.tuning import CONVOLUTIONAL, Tuning, new_classifier
-from fedreel.tasks.vision.footage import Cut, Held, Stored
+from fedreel.tasks.vision.footage import Cut, Held, Stored, bytes_of
 from fedreel.tasks.vision.probe import PROBE, Labelled, probe, train_epochs
 
 STRIDE = 2  # clips are of every second frame
@@ -118,6 +118,10 @@ class RandomClips:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        return bytes_of(self.footage)
 
     @property
     def resident(self) -> bool:
