@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -122,6 +123,15 @@ def test_a_selection_holds_its_queries_and_only_their_videos() -> None:
     assert some.groups.tolist() == [1, 2, 2, 0]
     none = data.select([])
     assert (len(none), none.videos.shape, [*none.batches(4)]) == (0, (0, 5, 3), [])
+
+
+def test_videos_side_by_side_are_selected_without_a_copy() -> None:
+    data = replace(moments(7), which=torch.tensor([0, 3, 4, 2, 6, 3, 5]))
+    for rows, shared in (([1, 2, 3, 5], True), ([4], True), ([1, 4], False)):
+        some = data.select(rows)
+        assert (some.videos.untyped_storage().data_ptr() == data.videos.untyped_storage().data_ptr()) == shared
+        assert torch.equal(some.videos[some.which], data.videos[data.which[rows]])
+        assert some.nbytes == sum(t.nbytes for t in vars(some).values() if t is not None)
 
 
 def test_moments_move_to_a_device_whole() -> None:

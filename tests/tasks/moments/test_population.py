@@ -203,6 +203,15 @@ def test_a_clients_data_are_its_queries(tmp_path: Path) -> None:
         assert spans[k].tolist() == [first[0], last[0]]
 
 
+@pytest.mark.parametrize("partition", PARTITIONS, ids=lambda p: "-".join(map(str, p.values())))
+def test_videos_are_in_memory_once_however_they_are_shared_out(partition: dict[str, Any], tmp_path: Path) -> None:
+    found = population(tmp_path, make.queries(GROUPS), partition=partition)
+    held = [moments(side).videos for c in found.clients for d in [found.data(c)] for side in (d.train, d.test)]
+    trained = moments(found.data(EVERYONE).train).videos
+    assert len({videos.untyped_storage().data_ptr() for videos in (*held, trained)}) == 1
+    assert trained.untyped_storage().nbytes() == sum(videos.nbytes for videos in held)
+
+
 def test_everyone_holds_what_all_clients_hold(tmp_path: Path) -> None:
     found = population(tmp_path, make.queries(GROUPS), partition=PARTITIONS[1])
     everyone = found.data(EVERYONE)

@@ -55,10 +55,11 @@ class Moments:
             yield self.videos[which], words, spans, times
 
     def select(self, indices: Sequence[int] | Tensor) -> Moments:
-        """These queries, and only those videos that they ask about."""
+        """These queries, and only those videos that they ask about, not copied where they lie side by side."""
         rows = torch.as_tensor(indices, dtype=torch.int64, device=self.which.device)
         kept, which = torch.unique(self.which[rows], return_inverse=True)
-        made = {"videos": self.videos[kept], "which": which}
+        near = len(kept) > 0 and int(kept[-1] - kept[0]) == len(kept) - 1
+        made = {"videos": self.videos[kept[0] : kept[-1] + 1] if near else self.videos[kept], "which": which}
         return self._changed(lambda name, column: made[name] if name in made else column[rows])
 
     def _changed(self, change: Callable[[str, Tensor], Tensor]) -> Moments:

@@ -76,8 +76,9 @@ class MomentPopulation(Population):
             if words is not None
             else Words.of((q.sentence for q, mine in zip(self.queries, train) if mine), least)
         )
+        self._windows = {video: windows[video] for video in self._side_by_side([*rows])}
         self._rows = cut_queries(self.queries, self._windows, length, seed)
-        self._examples = self._tensors(np.concatenate([*rows.values()]), most)
+        self._examples = self._tensors(np.concatenate([rows[video] for video in self._windows]), most)
 
     def data(self, client: str) -> ClientData:
         if client == EVERYONE:
@@ -124,6 +125,13 @@ class MomentPopulation(Population):
         owners = np.array(groups) if isinstance(partitioner, NaturalIdPartitioner) else None
         videos = partitioner.split(labels, owners, seed)
         return {client: np.flatnonzero(np.isin(self._which, places)) for client, places in videos.items()}
+
+    def _side_by_side(self, videos: list[str]) -> list[str]:
+        """In the order in which what one client trains on, or tests on, is one piece of memory."""
+        turns = np.full(len(videos), 2 * len(self._parts))  # of those that nobody asks about
+        for turn, rows in enumerate(rows for side in zip(*self._parts.values()) for rows in side):
+            turns[self._which[rows]] = turn
+        return [videos[i] for i in np.argsort(turns, kind="stable")]
 
     def _tensors(self, videos: np.ndarray, most: int) -> Moments:
         rows = self._rows
