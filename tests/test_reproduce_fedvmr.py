@@ -72,20 +72,45 @@ def test_without_the_parallel_run_nothing_is_measured_by_it(tmp_path: Path) -> N
     assert by_groups([(row("table2", None, "1 group"), tmp_path)]) == [{}]
 
 
+def finished(folder: Path, row: Row, clients: int, recalls: tuple[float, ...]) -> tuple[Row, Path]:
+    """A cell with these recalls round by round."""
+    (folder / row.name).mkdir()
+    found = {f"{m} in round {i}": v for m in ("r70", "r50") for i, v in enumerate(recalls, 1)}
+    content = {"by_round": {**found, "clients there": float(clients), "seconds in all": 50.0}}
+    (folder / row.name / "derived.json").write_text(json.dumps(content))
+    return row, folder / row.name
+
+
 def test_rounds_and_clock_of_groups_are_counted_to_what_the_parallel_run_reaches(tmp_path: Path) -> None:
     """Means of three rounds: the parallel run's best is 0.3, which one group reaches in rounds 2 to 4."""
     recalls = {"12 groups": (0.1, 0.3, 0.3, 0.3, 0.2), "1 group": (0.0, 0.3, 0.3, 0.4, 0.1), "2 groups": 5 * (0.2,)}
-    for name, values in recalls.items():
-        (tmp_path / name).mkdir()
-        found = {f"{m} in round {i}": v for m in ("r70", "r50") for i, v in enumerate(values, 1)}
-        content = {"by_round": {**found, "clients there": 12.0, "seconds in all": 50.0}}
-        (tmp_path / name / "derived.json").write_text(json.dumps(content))
-    cells = [(row("table2", None, name), tmp_path / name) for name in recalls]
+    cells = [finished(tmp_path, row("table2", None, name), 12, values) for name, values in recalls.items()]
     parallel, one, two = by_groups(cells)
     assert (parallel["rounds"], parallel["clock"]) == (4.0, 4.0)
     assert (one["rounds"], one["clock"], one["seconds"]) == (4.0, 48.0, 40.0)
     assert one["clock (.5)"] == 48.0
     assert two == {}  # never there
+
+
+def test_of_200_activities_the_parallel_run_has_200_groups(activitynet: Path, tmp_path: Path) -> None:
+    names = [r.name for r in TABLES["table2"].rows_for(activitynet)]
+    assert names == ["1 group", "2 groups", "4 groups", "8 groups", "200 groups"]
+    good, better = (0.1, 0.1, 0.1, 0.2, 0.2, 0.2), (0.1, 0.2, 0.2, 0.2, 0.3, 0.3)
+    rows = {name: row("table2", activitynet, name, "pointer") for name in ("8 groups", "200 groups")}
+    chains = finished(tmp_path, rows["8 groups"], 200, better)
+    assert by_groups([chains]) == [{}]  # chains are no measure of the others
+    found, parallel = by_groups([chains, finished(tmp_path, rows["200 groups"], 200, good)])
+    assert (found["rounds"], found["clock"]) == (4.0, 100.0)
+    assert (parallel["rounds"], parallel["clock"]) == (6.0, 6.0)
+
+
+def test_of_fewer_clients_than_groups_each_is_a_group_of_its_own(charades: Path, tmp_path: Path) -> None:
+    recalls = {"4 groups": (0.1, 0.2, 0.2, 0.2), "8 groups": 4 * (0.2,), "16 groups": 4 * (0.2,)}
+    rows = [row("table2", charades, name, "pointer") for name in recalls]
+    four, eight, sixteen = by_groups([finished(tmp_path, r, 6, recalls[r.name]) for r in rows])
+    assert (four["rounds"], four["clock"]) == (4.0, 6.0)
+    assert (eight["rounds"], eight["clock"]) == (3.0, 3.0)
+    assert sixteen == eight
 
 
 @pytest.mark.parametrize(("recipe", "length", "rounds"), [("fedvmr-paper", 64, 40), ("fedvmr-activitynet", 128, 70)])
