@@ -14,7 +14,7 @@ from fedreel.core.federation import Federation
 from fedreel.core.method import Method
 from fedreel.core.server import GLOBAL
 from fedreel.core.weights import Weights
-from fedreel.methods.fedavg import WeightBy
+from fedreel.methods.fedavg import FedAvg, WeightBy
 
 Groups = dict[str, int]  # client -> community
 
@@ -37,6 +37,10 @@ class Communities(Method):
 
     def __post_init__(self) -> None:
         check_ranges(self, "method", groups=(1, math.inf))
+
+    def comes_to(self) -> Method:
+        """One community is everybody, whatever it takes to find it."""
+        return self if self.groups > 1 else FedAvg(self.weight_by)
 
     @abstractmethod
     def find(self, fed: Federation) -> Groups:

@@ -12,7 +12,7 @@ from fedreel.core.federation import Federation
 from fedreel.core.method import Method
 from fedreel.core.terms import Term
 from fedreel.methods.fedavg import WeightBy
-from fedreel.methods.fedprox import proximal
+from fedreel.methods.fedprox import FedProx, proximal
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,11 @@ class FedAGM(Method):
 
     def __post_init__(self) -> None:
         check_ranges(self, "method", lambda_=(0, 1), tau=(0, math.inf), mu=(0, math.inf))
+
+    def comes_to(self) -> Method:
+        if (self.lambda_, self.tau) != (0, 1):
+            return self
+        return FedProx(self.weight_by, self.mu).comes_to()
 
     def run(self, fed: Federation) -> None:
         for _ in fed.rounds():

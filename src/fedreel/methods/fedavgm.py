@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fedreel.config import check_ranges
 from fedreel.core.federation import Federation
+from fedreel.core.method import Method
 from fedreel.core.weights import Weights
 from fedreel.methods.fedavg import FedAvg
 
@@ -19,6 +20,9 @@ class FedAvgM(FedAvg):
 
     def __post_init__(self) -> None:
         check_ranges(self, "method", server_lr=(0, float("inf")), beta=(0, 1))
+
+    def comes_to(self) -> Method:
+        return FedAvg(self.weight_by) if (self.server_lr, self.beta) == (1, 0) else self
 
     def step(self, fed: Federation, average: Weights) -> Weights:
         d = average - fed.weights

@@ -15,6 +15,7 @@ from fedreel.core.abilities import Contrastable, able
 from fedreel.core.batchnorm import statistics_kept
 from fedreel.core.client import Client
 from fedreel.core.federation import Federation
+from fedreel.core.method import Method
 from fedreel.core.terms import Step, term
 from fedreel.methods.fedsimclr import FedSimCLR
 
@@ -37,6 +38,9 @@ class FedCA(FedSimCLR):
 
     def __post_init__(self) -> None:
         check_ranges(self, "method", dictionary=(0, math.inf), beta=(0, math.inf), public=(1, math.inf))
+
+    def comes_to(self) -> Method:
+        return self if self.dictionary or self.beta else FedSimCLR(self.weight_by)
 
     def run(self, fed: Federation) -> None:
         for round in fed.rounds():

@@ -50,6 +50,10 @@ class FedLID(Method):
                 found=f"{self.share:g} with server = {self.server}",
             )
 
+    def comes_to(self) -> Method:
+        """A server that does not train is none that trains in some way."""
+        return self if self.server != "none" else FedLID(server="none", local_head=self.local_head)
+
     def travels(self, tensor: TensorInfo) -> bool:
         return not (self.local_head and tensor.part == "head")
 

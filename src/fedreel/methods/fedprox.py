@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedreel.config import check_ranges
 from fedreel.core.client import Client
+from fedreel.core.method import Method
 from fedreel.core.terms import Gradients, Step, Term, term
 from fedreel.core.weights import Weights
 from fedreel.methods.fedavg import FedAvg
@@ -23,6 +24,9 @@ class FedProx(FedAvg):
 
     def __post_init__(self) -> None:
         check_ranges(self, "method", mu=(0, float("inf")))
+
+    def comes_to(self) -> Method:
+        return self if self.mu else FedAvg(self.weight_by)
 
     def terms(self, client: Client) -> Sequence[Term]:
         return [proximal(client.received, self.mu)]

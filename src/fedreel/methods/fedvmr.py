@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -48,6 +48,15 @@ class FedVMR(Method):
     def __post_init__(self) -> None:
         check_ranges(self, "method", groups=(1, math.inf), temperature=(1e-6, math.inf), lambda_=(0, math.inf))
         check_ranges(self, "method", bins=(2, 64), memory=(0, 1), share=(0, 1))
+
+    def comes_to(self) -> Method:
+        """Without the gap loss nobody counts classes; without c-validation nobody uploads videos."""
+        unused: dict[str, Any] = {}
+        if not self.lambda_:
+            unused |= {"bins": FedVMR.bins, "direction": FedVMR.direction, "memory": FedVMR.memory}
+        if self.weight_by != "validation":
+            unused |= {"temperature": FedVMR.temperature, "share": FedVMR.share}
+        return replace(self, **unused)
 
     def run(self, fed: Federation) -> None:
         world = fed.once("classes", lambda: self.world(fed)) if self.lambda_ else []

@@ -14,6 +14,7 @@ from fedreel.config import check_ranges
 from fedreel.core.abilities import Blocks, able
 from fedreel.core.batchnorm import by_batch
 from fedreel.core.client import Client
+from fedreel.core.method import Method
 from fedreel.core.task import Task
 from fedreel.core.terms import Step, Term, term
 from fedreel.core.weights import TensorInfo
@@ -46,6 +47,10 @@ class FSAR(FedAGM):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_ranges(self, "method", blocks=(0, 3), kd=(0, float("inf")))
+
+    def comes_to(self) -> Method:
+        """Without distillation nobody asks how it is done. Whether anything stays home, the topology says."""
+        return self if self.blocks else FSAR(self.weight_by, self.lambda_, self.tau, self.mu, blocks=0)
 
     def check(self, task: Task) -> None:
         if self.blocks:

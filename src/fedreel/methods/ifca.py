@@ -14,7 +14,7 @@ from fedreel.core.method import Method, question
 from fedreel.core.update import Answer, Update
 from fedreel.core.weights import Weights
 from fedreel.methods.communities import name_of, renew
-from fedreel.methods.fedavg import WeightBy
+from fedreel.methods.fedavg import FedAvg, WeightBy
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,10 @@ class IFCA(Method):
 
     def __post_init__(self) -> None:
         check_ranges(self, "method", groups=(1, math.inf))
+
+    def comes_to(self) -> Method:
+        """One model is what everybody takes."""
+        return self if self.groups > 1 else FedAvg(self.weight_by)
 
     def run(self, fed: Federation) -> None:
         if name_of(0) not in fed.models:

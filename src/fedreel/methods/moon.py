@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from fedreel.config import check_ranges
 from fedreel.core.client import Client
+from fedreel.core.method import Method
 from fedreel.core.task import Task
 from fedreel.core.terms import Step, term
 from fedreel.errors import RecipeError
@@ -28,6 +29,9 @@ class MOON(FedAvg):
 
     def __post_init__(self) -> None:
         check_ranges(self, "method", mu=(0, math.inf), temperature=(1e-6, math.inf))
+
+    def comes_to(self) -> Method:
+        return self if self.mu else FedAvg(self.weight_by)
 
     def check(self, task: Task) -> None:
         if task.tune == "head" and not getattr(task, "projection", 0):
