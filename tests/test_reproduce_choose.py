@@ -20,7 +20,6 @@ from fedreel.reproduce import reproduce
 from fedreel.reproduce.choose import check_unset, further
 from fedreel.reproduce.recognition import TABLES
 from fedreel.reproduce.spec import Choose, Row, Scale, Table
-from fedreel.reproduce.twins import check_apart
 from support.tiny import SETTINGS, cli
 
 RULE = Choose("top1", {"data.seed": 1}, "another world")
@@ -258,55 +257,6 @@ def test_what_makes_a_row_cannot_be_set(key: str, value: Any, refused: str) -> N
     with pytest.raises(RecipeError, match=re.escape(refused)) as caught:
         check_unset(rows, size)
     assert caught.value.where == f"--set {key}"
-
-
-@pytest.mark.parametrize(
-    ("table", "rows", "key", "value", "refused"),
-    [
-        ("fedvmr table1", "=FedVMR", "method.name", "fedavg", "method.name is fedvmr in the row 'FedVMR'"),
-        ("fsar table1", "=FSAR", "method", "fedavg", "method.name is fsar in the row 'FSAR network ST-GCN'"),
-        ("fsar table1", "=FSAR & =network ST-GCN", "task.backbone", "ctrgcn", "task.backbone.name is stgcn in the row"),
-        ("fsar table1", "=FSAR", "method.blocks", 0, "'FSAR network ST-GCN' would be the row 'FSAR without MKD"),
-        ("fedvmr table1", "=FedVMR", "method.lambda_", 0, "'FedVMR' would be the row 'FedVMR without the gap loss'"),
-        (
-            "fedlid table1",
-            "=FedLID",
-            "task.backbone.init",
-            "w.pth",
-            "is one that leaves task.backbone.init alone",
-        ),
-        ("fedlid table1", "=FedLID", "method.server", "labels", "would be the row 'supervised server, 100 % split"),
-        ("cfedvs table2", "=FedAvg", "method.weight_by", "frames", "would be the row 'FedAvg, frames clients owners'"),
-        ("cfedvs table2", "CFed-VS", "data.seed", 3, "every run of the table has its own data.seed"),
-        ("fsar table1", "=FSAR", "seed", 3, "every run of the table has its own seed"),
-    ],
-)
-def test_a_row_cannot_be_made_another(
-    table: str, rows: str, key: str, value: Any, refused: str, tmp_path: Path
-) -> None:
-    with pytest.raises(RecipeError, match=re.escape(refused)) as caught:
-        harness.reproduce(*table.split(), rows=rows, set={key: value}, out=tmp_path / "out")
-    assert caught.value.where == f"--set {key}"
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("table", "rows", "key", "value"),
-    [
-        ("fsar table1", "=FSAR", "method.blocks", 1),
-        ("fsar table1", "", "round.rounds", 1),
-        ("fedvmr table1", "=FedVMR", "method.lambda_", 10.0),
-        ("cfedvs table2", "=CFed-VS", "method.groups", 2),
-        ("fedlid ablation", "=FedLID", "task.temperature", 0.3),
-    ],
-)
-def test_a_row_can_be_tried_with_settings_that_no_other_row_has(table: str, rows: str, key: str, value: Any) -> None:
-    spec = harness.find_table(*table.split())
-    size = harness.for_data(replace(spec.scales["smoke"], over={key: value}), spec, None)
-    every = spec.rows_for(None)
-    chosen = [row for row in every if row.has(rows)]
-    check_unset(chosen, size, spec.follow)
-    check_apart(chosen, every, spec, size)
 
 
 def by_loss(run: Path) -> dict[str, float]:

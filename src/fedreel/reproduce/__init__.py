@@ -102,7 +102,7 @@ def wanted(
         raise RecipeError(f"no row of '{system} {' '.join(tables)}' has '{rows}' in it", hint=nearest(rows, named))
     for sweep in sweeps:
         check_unset(sweep.rows, sweep.size, sweep.spec.follow)
-        check_apart(sweep.rows, sweep.spec.rows_for(data), sweep.spec, sweep.size)
+        check_apart(sweep.table, sweep.rows, sweep.spec, sweep.size, data, _tables(system))
     return sweeps
 
 
@@ -115,10 +115,15 @@ def find_table(system: str, table: str) -> Table:
     known = reproducible()
     if system not in known:
         raise RecipeError(f"there is no system '{system}' to reproduce", hint=nearest(system, known))
-    tables: dict[str, Table] = importlib.import_module(known[system].tables).TABLES
+    tables = _tables(system)
     if table not in tables:
         raise RecipeError(f"'{system}' has no '{table}'", hint=nearest(table, tables))
     return tables[table]
+
+
+def _tables(system: str) -> dict[str, Table]:
+    found = reproducible().get(system)
+    return dict(importlib.import_module(found.tables).TABLES) if found else {}
 
 
 def _in_time(sweeps: Sequence[Sweep], device: str, kept: Kept | None) -> list[Sweep]:

@@ -178,9 +178,9 @@ def touches(key: str, own: str) -> bool:
 
 
 def leaves(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Settings by their whole names, tables taken apart."""
+    """Settings by their whole names, tables taken apart; what is said by itself goes over what a table says."""
     found: dict[str, Any] = {}
-    for key, value in settings.items():
+    for key, value in sorted(settings.items(), key=lambda item: not isinstance(item[1], Mapping)):
         found |= leaves(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
     return found
 

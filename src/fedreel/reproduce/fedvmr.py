@@ -177,12 +177,13 @@ def _known(cell: Path) -> Metrics:
 
 def _rows(methods: Mapping[str, Settings], data: Path | None, forms: Sequence[str] = OF_PAPER) -> tuple[Row, ...]:
     """A row for each method and, on given data, each form, beside the paper's numbers for the same data."""
-    printed = PRINTED.get(CHARADES if data is None else corpus(data), {})
-    rows = []
+    known, everybody = (CHARADES, PLAYGROUND_GROUPS) if data is None else (corpus(data), GROUPS)
+    printed, rows = PRINTED.get(known, {}), []
     for form in forms if data else ("",):
         for name, settings in methods.items():
             paper = dict(zip(("r70", "r50", "r30"), printed.get(name, ())))
-            rows.append(_row(name, settings, form, paper))
+            ends = {key: everybody[-1] for key in settings if key == "method.groups" and known == CHARADES}
+            rows.append(replace(_row(name, settings, form, paper), reaches=ends))
     return tuple(rows)
 
 

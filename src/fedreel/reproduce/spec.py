@@ -30,6 +30,7 @@ class Row:
     only: Only = ""  # a row for the playground, or for given data
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # settings to choose, each with its values
     usual: Mapping[str, Any] = field(default_factory=dict)  # settings that fit its data but do not make it what it is
+    reaches: Mapping[str, float] = field(default_factory=dict)  # from these values on, settings come to what it has
     untouched: tuple[str, ...] = ()  # settings that it leaves as they are, and that make it what it is
     run_as: str = ""  # the name of a row of another table that has the same settings: its cells are this row's, too
     as_long_as: str = ""  # the label of another row: it has as many rounds as fit into the time of that one's
