@@ -61,7 +61,20 @@ def test_every_set_is_a_client_with_its_own_classes(tmp_path: Path) -> None:
     assert counts.tolist() == [3, 3, 3]
     assert tensors(found.data("a").test)[2].tolist() == [2] * 4
     assert data.numbers == {"frames": 30.0}
-    np.testing.assert_array_equal(x.numpy(), found.set_of("b").x[::2])
+    own = found.set_of("b")
+    assert own.splits.tolist() == ["train"] * 3 + ["test"] * 3
+    np.testing.assert_array_equal(own.subjects.astype(int), [1, 3, 5, 2, 4, 6])
+    np.testing.assert_array_equal(x.numpy(), own.x[:3])
+
+
+def test_a_client_s_data_are_the_memory_of_its_set(tmp_path: Path) -> None:
+    """A set of 100,000 recordings is 3 GB: once is enough."""
+    found = population(three(tmp_path))
+    for client in found.clients:
+        data, own = found.data(client), found.set_of(client)
+        parts = [tensors(part)[0].numpy() for part in (data.train, data.test)]
+        assert all(np.shares_memory(part, own.x) for part in parts)
+        np.testing.assert_array_equal(np.concatenate(parts), own.x)
 
 
 def test_the_report_is_told_of_every_client(tmp_path: Path) -> None:

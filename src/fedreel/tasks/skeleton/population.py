@@ -146,7 +146,8 @@ class SkeletonPopulation(Population):
         if self.config.validate:
             trained_on = _taken(found, np.flatnonzero(found.splits != "test"))
             found = _with_test(trained_on, f"{name}, validation", self.config.test_share, self.seed)
-        return _thinned(found, self.most) if self.most else found
+        found = _thinned(found, self.most) if self.most else found
+        return _in_order(found) if self._of_sets else found  # of one set, clients are drawn by the order it has
 
 
 def open_sets(config: DataConfig) -> list[Path]:
@@ -197,6 +198,14 @@ def _taken(found: Prepared, rows: np.ndarray) -> Prepared:
     return replace(found, **arrays)
 
 
+def _in_order(found: Prepared) -> Prepared:
+    """What is for training first, then what is for testing: each is a stretch of memory."""
+    order = np.argsort(found.splits == "test", kind="stable")
+    return _taken(found, order) if (np.diff(order) != 1).any() else found
+
+
 def _tensors(found: Prepared, rows: np.ndarray) -> Tensors:
+    """Of rows that follow each other, the set's own memory."""
     counts = torch.full((len(rows),), len(found.classes), dtype=torch.int64)
-    return Tensors((torch.from_numpy(found.x[rows]), torch.from_numpy(found.labels[rows]), counts))
+    part = rows if len(rows) == 0 or (np.diff(rows) != 1).any() else slice(rows[0], rows[-1] + 1)
+    return Tensors((torch.from_numpy(found.x[part]), torch.from_numpy(found.labels[part]), counts))
