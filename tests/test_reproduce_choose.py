@@ -229,6 +229,49 @@ def test_choosing_is_apart_and_every_try_is_a_recipe_of_its_own(system: str, nam
         assert all(a != b for i, a in enumerate(made) for b in made[:i]), row.name
 
 
+@pytest.mark.parametrize(
+    ("table", "smaller", "full", "share"),
+    [
+        ("fsar table1", "medium", "paper", 1 / 5),
+        ("cfedvs table2", "small", "paper", 1 / 2),
+        ("cfedvs fig6", "small", "paper", 1 / 2),  # of fewer rounds
+        ("fedvmr table1", "medium", "paper", 1 / 5),
+        ("fedvmr table1", "medium", "activitynet", 1 / 5),
+    ],
+)
+def test_at_full_scale_settings_are_chosen_as_at_a_smaller_one(
+    table: str, smaller: str, full: str, share: float
+) -> None:
+    """By the same metric of the same part of the data, and in as much of the rounds: the rate falls as in the run."""
+    rules = []
+    for size in map(harness.find_table(*table.split()).scales.get, (smaller, full)):
+        assert size is not None
+        assert size.choose_given is not None
+        run, tried = (
+            load_recipe(size.recipe, {**size.settings, **size.given, **more})
+            for more in ({}, size.choose_given.settings)
+        )
+        assert (run.data.validate, tried.data.validate) == (False, True)
+        assert tried.round.rounds == share * run.round.rounds
+        assert list(tried.train.milestones) == [share * round for round in run.train.milestones]
+        rules.append((size.choose_given.metric, size.choose_given.where, size.choose_given.without))
+    assert rules[0] == rules[1]
+
+
+def test_what_a_rule_leaves_fixed_is_not_chosen(tmp_path: Path, use: Any) -> None:
+    compute = Tried({1: {0.1: 0.2, 0.01: 0.6}, 0: {0.01: 0.5}})
+    grid = {"method.mu": (0.1, 0.01), "train.epochs": (4, 1)}
+    row = replace(prox(compute), grid=grid)
+    use(table(row, rule=replace(RULE, fixed=("train.epochs",)), seeds=(0,)))
+    (found,) = reproduce("any", "table", out=tmp_path / "a")["table"]["rows"]
+    assert compute.asked == [(1, 0, 0.1), (1, 0, 0.01), (0, 0, 0.01)]
+    assert found["chosen"] == {"method.mu": 0.01}
+    reproduce("any", "table", set={"train.epochs": 7}, out=tmp_path / "b")  # it may be set like any other
+    use(table(row, seeds=(0,)))
+    with pytest.raises(RecipeError, match=r"train\.epochs is chosen"):
+        reproduce("any", "table", set={"train.epochs": 7}, out=tmp_path / "c")
+
+
 def test_there_is_a_table_that_chooses() -> None:
     assert ("recognition", "methods", "small") in CHOOSING
 

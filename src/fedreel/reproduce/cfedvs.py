@@ -202,6 +202,18 @@ BRIEF: Mapping[str, Any] = {
     "round.trust": False,  # no table shows how far its models can be believed, and asking takes longer than training
 }
 BRIEFLY = {"train.lr": 5e-4, "train.epochs": 1, "task.fragments": 0, "round.rounds": 12}
+HELD_OUT = Choose("tau", {"data.validate": True, "round.rounds": 10}, "videos held out of the training parts")  # half
+
+
+def of_paper(rounds: int) -> dict[str, Any]:
+    """The paper's epochs, and the rate of each row chosen by half of the rounds."""
+    settings = {**HELD_OUT.settings, "round.rounds": rounds // 2}
+    return {
+        "settings": {"round.rounds": rounds},
+        "choose_given": replace(HELD_OUT, settings=settings, fixed=("train.epochs",)),
+    }
+
+
 SCALES = {
     "smoke": Scale("cfedvs", (0,), BRIEF),
     "small": Scale(
@@ -209,14 +221,12 @@ SCALES = {
         (0, 1, 2, 3),
         {"round.evaluate_every": 5},
         given=GIVEN,
-        choose_given=Choose(
-            "tau", {"data.validate": True, "round.rounds": 10}, "videos held out of the training parts"
-        ),
+        choose_given=HELD_OUT,
     ),
-    "paper": Scale("cfedvs-paper", (0, 1, 2, 3, 4)),
+    "paper": Scale("cfedvs-paper", (0, 1, 2, 3, 4), **of_paper(200)),
 }
 CURVES = {**SCALES, "small": replace(SCALES["small"], settings={"round.evaluate_every": 1})}
-FEWER = {**SCALES, "paper": replace(SCALES["paper"], settings={"round.rounds": 100})}
+FEWER = {**SCALES, "paper": replace(SCALES["paper"], **of_paper(100))}
 NOTES = (
     "f1 in percent; f1_clients is the mean over clients; tau and rho are rank correlations with the annotators",
     "a seed has its own split, fragments and proxy; within a seed and setting all rows have the same clients and tests",

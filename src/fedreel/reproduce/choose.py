@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +91,12 @@ def check_unset(rows: Sequence[Row], size: Scale, follow: Sequence[str] = ()) ->
     if size.choose is None:
         return
     for row in rows:
-        for key in row.grid:
-            if size.over.get(key, row.grid[key][0]) not in row.grid[key]:
+        for key, values in _chosen_here(row, size).items():
+            if size.over.get(key, values[0]) not in values:
                 raise RecipeError(
                     f"{key} is chosen for the row '{row.name}': --set must not undo what makes the row",
                     where=f"--set {key}",
-                    expected=f"one of {', '.join(map(str, row.grid[key]))}, by {size.choose.metric}",
+                    expected=f"one of {', '.join(map(str, values))}, by {size.choose.metric}",
                     hint="leave it out, or take other rows (--rows)",
                 )
     for key in size.choose.settings:
@@ -131,7 +131,13 @@ def _check_untouched(rows: Sequence[Row], size: Scale) -> None:
 
 def narrowed(row: Row, size: Scale) -> list[dict[str, Any]]:
     """The row's tries that have what a user wants of them."""
-    return [tried for tried in row.tries if all(size.over.get(key, value) == value for key, value in tried.items())]
+    tries = replace(row, grid=_chosen_here(row, size)).tries
+    return [tried for tried in tries if all(size.over.get(key, value) == value for key, value in tried.items())]
+
+
+def _chosen_here(row: Row, size: Scale) -> dict[str, tuple[Any, ...]]:
+    """The row's grid without what is not chosen at this scale."""
+    return {key: values for key, values in row.grid.items() if size.choose is None or key not in size.choose.fixed}
 
 
 def further(

@@ -65,7 +65,8 @@ class Choose:
     text, as in a scale. Settings of rows and tables that are named in `without` are left out: what only a figure reads
     need not be there to choose by, and tables share their tries. The best in `metric`, which is one of the run's own or
     comes from `derive`, are taken. Numbers that are named in `beyond` are to be between worse ones: as long as the best
-    is the least or the largest that was tried, the next beyond it is tried, too (1, 3, 10, 30, ...)."""
+    is the least or the largest that was tried, the next beyond it is tried, too (1, 3, 10, 30, ...). Settings that are
+    named in `fixed` are not chosen: all rows have the recipe's."""
 
     metric: str
     settings: Mapping[str, Any]
@@ -75,6 +76,7 @@ class Choose:
     derive: tuple[Callable[[Path], Metrics], ...] = ()  # functions that read the metric off a finished run's folder
     without: tuple[str, ...] = ()
     beyond: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
 
     def settings_of(self, row: Row) -> dict[str, Any]:
         """What a row is tried with."""
