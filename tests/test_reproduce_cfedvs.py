@@ -15,6 +15,7 @@ from fedreel.reproduce.cfedvs import METHODS, TABLES
 from fedreel.reproduce.cfedvs_measures import SHARE, by_video, curves, relate, remark
 from fedreel.reproduce.cfedvs_sets import sets_of
 from fedreel.reproduce.choose import check_unset
+from fedreel.reproduce.claims import judged
 from fedreel.reproduce.spec import Row, Scale
 from fedreel.tasks.summary.data import SUMME_CATEGORIES, TVSUM_FRAMES
 from support import annotated
@@ -48,6 +49,41 @@ def test_the_playgrounds_videos_are_cut_where_they_are_dealt_out(name: str) -> N
     assert rows
     assert all(row.usual["task.fragments"] == 3 for row in rows)
     assert not any("task.fragments" in row.usual for row in TABLES["table2"].rows_for(None))
+
+
+def division(row: Row) -> dict[str, Any]:
+    """Who holds what: with the seed it makes the clients and their test videos."""
+    settings = {**row.usual, **row.settings}
+    return {key: settings.get(key) for key in ("data.partition", "task.fragments", "task.splits")}
+
+
+@pytest.mark.parametrize("data", ["playground", "SumMe"])
+def test_rows_of_a_setting_have_the_same_clients_and_tests(tmp_path: Path, data: str) -> None:
+    """So that chance, the centralised model and FedAvg beside a row are those of its own test videos."""
+    given = write(tmp_path / "a.h5", NAMES) if data == "SumMe" else None
+    for name, spec in TABLES.items():
+        rows = spec.rows_for(given)
+        for row in rows:
+            beside = [other for other in rows if other.setting == row.setting]
+            assert all(division(other) == division(row) for other in beside), (name, row.label)
+            if any(metric.startswith("rounds_to") for metric in spec.metrics):  # to targets between these two
+                assert {"random", "centralised"} <= {other.name for other in beside}, (name, row.label)
+
+
+def test_claims_of_table1_are_made_of_its_divisions(tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", NAMES)
+    numbers = {"f1_clients": {"mean": 0.5, "sd": 0.1, "n": 2, "values": [0.4, 0.6]}}
+    shown = [
+        {"method": row.name, "setting": row.setting, "metrics": numbers, "paper": {}}
+        for row in TABLES["table1"].rows_for(tmp_path)
+    ]
+    made = [(c["better"], c["worse"], c["settings"]) for c in judged(TABLES["table1"].claims, shown)]
+    iid = {"clients": "IID"}
+    assert made == [
+        ("IID clients", "2 classes a client", [iid, {"clients": "2 of 3 classes"}]),
+        ("IID clients", "1 class a client", [iid, {"clients": "1 of 3 classes"}]),
+        ("centralised", "IID clients", [{}, {}]),
+    ]
 
 
 def test_printed_numbers_stand_beside_their_own_set_only(tmp_path: Path) -> None:
