@@ -10,7 +10,7 @@ import pytest
 
 import fedreel.reproduce as harness
 from fedreel.config import load_recipe
-from fedreel.errors import RecipeError
+from fedreel.errors import DataError, RecipeError
 from fedreel.reproduce.cfedvs import METHODS, TABLES
 from fedreel.reproduce.cfedvs_measures import SHARE, by_video, curves, relate, remark
 from fedreel.reproduce.cfedvs_sets import sets_of
@@ -68,6 +68,28 @@ def test_rows_of_a_setting_have_the_same_clients_and_tests(tmp_path: Path, data:
             assert all(division(other) == division(row) for other in beside), (name, row.label)
             if any(metric.startswith("rounds_to") for metric in spec.metrics):  # to targets between these two
                 assert {"random", "centralised"} <= {other.name for other in beside}, (name, row.label)
+
+
+def test_the_published_file_of_splits_is_used_and_the_others_are_named(tmp_path: Path) -> None:
+    """Beside the data there may be others: with more videos than the set's own, or somebody's."""
+    write(tmp_path / "a.h5", NAMES)
+
+    def used() -> str:
+        rows = [(row, []) for row in TABLES["table3"].rows_for(tmp_path)]
+        assert len({row.settings.get("task.splits") for row, _ in rows}) == 1
+        note, *_ = TABLES["table3"].remark(rows)  # type: ignore[misc]
+        return note.partition("chose a frame")[2]
+
+    assert used() == ""
+    (tmp_path / "mine_summe_split.json").write_text("[]")
+    assert used() == ", splits by mine_summe_split.json"
+    (tmp_path / "summe_aug_splits.json").write_text("[]")
+    with pytest.raises(DataError, match=r"mine_summe_split\.json, summe_aug_splits\.json") as caught:
+        used()
+    assert "summe_splits.json" in caught.value.hint
+    assert TABLES["table2"].rows_for(tmp_path)  # which goes by no such file
+    (tmp_path / "summe_splits.json").write_text("[]")
+    assert used() == ", splits by summe_splits.json and not by mine_summe_split.json, summe_aug_splits.json"
 
 
 def test_claims_of_table1_are_made_of_its_divisions(tmp_path: Path) -> None:

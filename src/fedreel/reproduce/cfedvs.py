@@ -190,12 +190,10 @@ def rows_of(make: Callable[[VideoSet], list[Row]], data: Path | None) -> tuple[R
 
 def remark(rows: Sequence[tuple[Row, Sequence[Path]]]) -> list[str]:
     """How each set is used, then the pairs of videos."""
-    files = dict.fromkeys(Path(row.settings["data.source"]) for row, _ in rows if "data.source" in row.settings)
-    public = {
-        row.settings["data.source"]: row.settings["data.public"] for row, _ in rows if "data.source" in row.settings
-    }
-    sets = [replace(sets_of(file)[0], public=public[str(file)]).note() for file in files]
-    return [*sets, *measures.remark(rows)]
+    given = {row.settings["data.source"]: row.settings for row, _ in rows if "data.source" in row.settings}
+    sets = [replace(sets_of(Path(file))[0], public=own["data.public"]) for file, own in given.items()]
+    notes = [of.note(own.get("task.splits", "")) for of, own in zip(sets, given.values())]
+    return [*notes, *measures.remark(rows)]
 
 
 CAP = 0.04  # about twice the farthest that an honest client moves (round.divergence)

@@ -35,7 +35,6 @@ class VideoSet:
     clients: tuple[int, ...] = (10, 15, 20, 30)  # in Fig 7
     path: Path | None = None
     usual: Mapping[str, Any] = field(default_factory=dict)
-    splits: Mapping[str, Any] = field(default_factory=dict)
     public: str = ""  # another set's file with the same features
     scored: bool = False  # whether every user's scores are known
 
@@ -48,12 +47,20 @@ class VideoSet:
     def label(self) -> dict[str, Any]:
         return {"set": self.name} if self.path else {}
 
-    def note(self) -> str:
-        """How the set is used, where that is not the paper's own way."""
+    @property
+    def splits(self) -> dict[str, Any]:
+        """The set's file of splits beside the data, for the tables that go by it."""
+        found = _splits(self.path.parent, self.name) if self.path else []
+        return {"task.splits": found[0]} if found else {}
+
+    def note(self, splits: str = "") -> str:
+        """How the set is used, where that is not the paper's own way; `splits` is the file that a table goes by."""
         shared = f"a video of {Path(self.public).name}" if self.public else "a test video of the same set"
         against = "every user's scores" if self.scored else "the share of users who chose a frame"
         whole = ", features standardised" if self.usual.get("task.standardise") else ""
-        return f"{self.name}: proxy {shared}, which no client trains on; tau and rho against {against}{whole}"
+        others = _splits(self.path.parent, self.name)[1:] if self.path and splits else []
+        by = f", splits by {splits}" + (f" and not by {', '.join(others)}" if others else "") if splits else ""
+        return f"{self.name}: proxy {shared}, which no client trains on; tau and rho against {against}{whole}{by}"
 
 
 # Of thirty clients of the playground some would hold videos for testing alone, which it marks.
@@ -96,8 +103,7 @@ def _set(path: Path) -> VideoSet:
     usual |= {"task.fragments": known.fragments} | ({"task.standardise": True} if steady else {})
     annotations = _annotations(path.parent, known.name)
     usual |= {"task.annotations": annotations} if annotations and not scored else {}
-    splits = _splits(path.parent, known.name)
-    return replace(known, path=path, videos=len(names), usual=usual, splits=splits, scored=scored or bool(annotations))
+    return replace(known, path=path, videos=len(names), usual=usual, scored=scored or bool(annotations))
 
 
 def _other(one: VideoSet, found: list[VideoSet]) -> str:
@@ -110,10 +116,21 @@ def _annotations(folder: Path, name: str) -> str:
     return (files or [""])[0] if name == "TVSum" else "GT" if name == "SumMe" and (folder / "GT").is_dir() else ""
 
 
-def _splits(folder: Path, name: str) -> dict[str, Any]:
-    """The set's file of splits, if it is the only one beside the data."""
-    files = [p for p in folder.glob("*.json") if name.lower() in p.name.lower() and "split" in p.name.lower()]
-    return {"task.splits": files[0].name} if len(files) == 1 else {}
+def _splits(folder: Path, name: str) -> list[str]:
+    """The files that may be the set's splits, first the one that is: it has the name of the published ones, or there
+    is no other."""
+    published = f"{name.lower()}_splits.json"
+    files = {p.name for p in folder.glob("*.json") if name.lower() in p.name.lower() and "split" in p.name.lower()}
+    found = sorted(files, key=lambda file: (file.lower() != published, file))
+    if len(found) > 1 and found[0].lower() != published:
+        raise DataError(
+            f"several files beside the data may be the splits of {name}",
+            where=str(folder),
+            expected=f"one, or among several one that is called {published}",
+            found=", ".join(found),
+            hint=f"call the one to go by {published}, or take the others away",
+        )
+    return found
 
 
 def _text(video: Any, key: str) -> str:
