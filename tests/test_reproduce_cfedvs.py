@@ -92,6 +92,13 @@ def test_the_published_file_of_splits_is_used_and_the_others_are_named(tmp_path:
     assert used() == ", splits by summe_splits.json and not by mine_summe_split.json, summe_aug_splits.json"
 
 
+def test_there_are_as_many_clients_as_parts_of_videos_are_enough_for(tmp_path: Path) -> None:
+    """SumMe's videos in four parts each: thirty clients have three and more, of fourteen videos fifteen have."""
+    for videos, clients in ((25, {10, 15, 20, 30}), (14, {10, 15}), (3, {10})):
+        write(tmp_path / "a.h5", NAMES[:videos])
+        assert {row.setting["clients"] for row in TABLES["fig7"].rows_for(tmp_path)} == clients
+
+
 def test_claims_of_table1_are_made_of_its_divisions(tmp_path: Path) -> None:
     write(tmp_path / "a.h5", NAMES)
     numbers = {"f1_clients": {"mean": 0.5, "sd": 0.1, "n": 2, "values": [0.4, 0.6]}}

@@ -102,7 +102,7 @@ PAPERS = (
             Exhibit("fig2", "weights by frames or by videos, by rounds"),
             Exhibit("fig5", "communities by rounds", PROXY),
             Exhibit("fig6", "number of groups", PROXY),
-            Exhibit("fig7", "number of clients", f"15 and more clients on SumMe: more than 14 of its videos; {PROXY}"),
+            Exhibit("fig7", "number of clients", f"20 and 30 clients on SumMe: more than 14 of its videos; {PROXY}"),
         ),
     ),
     Paper(
