@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fedreel.config import Recipe, load_recipe
+from fedreel.errors import RecipeError
 from fedreel.reproduce import _settings, find_table, for_data
 from fedreel.reproduce.fedvssl import SCALES
 from fedreel.reproduce.fedvssl_effort import relate
@@ -61,6 +62,19 @@ def test_training_in_one_place_is_the_paper_s_too(scale: str, videos: Path) -> N
         train = found[name].train
         assert (train.momentum, train.schedule, train.weight_decay, train.clip_norm) == (0.9, "step", 1e-4, 40)
         assert (train.milestones, found[name].round.rounds) == ((30, 60), rounds)
+
+
+def test_how_one_place_trains_may_be_changed_but_not_into_another_row(videos: Path, tmp_path: Path) -> None:
+    def changed(rows: str, **to: Any) -> None:
+        over = {key.replace("__", "."): value for key, value in to.items()}
+        plan("fedvssl", "table3", scale="small", data=videos, out=tmp_path / "out", rows=rows, set=over)
+
+    changed("centralised", train__batch_size=32, train__momentum=0.0, train__schedule="constant")
+    changed("=centralised", round__rounds=180)
+    with pytest.raises(RecipeError, match="'centralised' would be the row 'centralised, 30 %'"):
+        changed("=centralised", round__rounds=27)
+    with pytest.raises(RecipeError, match=r"round\.rounds is 27 in the row 'centralised, 30 %'"):
+        changed("centralised", round__rounds=180)
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])

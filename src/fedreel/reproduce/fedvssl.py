@@ -16,7 +16,16 @@ from fedreel.reproduce.fedvssl_data import adapt
 from fedreel.reproduce.fedvssl_effort import effort, relate
 from fedreel.reproduce.fedvssl_mae import MAE_SCALE, mae_rows
 from fedreel.reproduce.fedvssl_paper import BEST, BY_METHOD, BY_MIXTURE, T3, T4
-from fedreel.reproduce.fedvssl_rows import CENTRES, MIXED, beyond_speed, by_pretext, by_split, rows_of, with_momentum
+from fedreel.reproduce.fedvssl_rows import (
+    CENTRES,
+    MIXED,
+    PAPER_CENTRE,
+    beyond_speed,
+    by_pretext,
+    by_split,
+    rows_of,
+    with_momentum,
+)
 from fedreel.reproduce.fedvssl_work import work
 from fedreel.reproduce.spec import Choose, Claim, Scale, Table
 from fedreel.tasks.pretrain import analysis as pretraining
@@ -71,7 +80,7 @@ SCALES = {
             "task.backbone.width": 4,
         },
         given={"task.most": 12},
-        rows={"centralised": {"round.rounds": 2, "train.milestones": []}},
+        rows={"centralised": {**PAPER_CENTRE, "round.rounds": 2, "train.milestones": []}},
     ),
     "small": Scale(
         "fedvssl",
@@ -79,7 +88,8 @@ SCALES = {
         given=SMALL,
         rows={  # VCOP is learned sooner than the others, so it gets fewer rounds
             "VCOP": {"round.rounds": 135, "task.gap": 2},
-            "centralised": {"train.batch_size": 8},
+            "centralised": {**PAPER_CENTRE, "train.batch_size": 8},
+            "=centralised": {"round.rounds": 90},
             "centralised & VCOP": {"round.rounds": 45, "train.milestones": [15, 30], "train.batch_size": 32},
             "centralised & CtP": {"train.batch_size": 32},
             "random weights": {"round.rounds": 1},
@@ -90,7 +100,7 @@ SCALES = {
         "fedvssl-paper",
         (0, 1, 2),
         given={"data.partition": load_recipe("fedvssl-paper").data.partition},
-        rows={"VCOP": {"train.lr": 1e-3}},
+        rows={"VCOP": {"train.lr": 1e-3}, "centralised": PAPER_CENTRE, "=centralised": {"round.rounds": 90}},
     ),
 }
 COMMON: Mapping[str, Any] = {
