@@ -188,6 +188,16 @@ def test_the_page_compares_tables_that_were_run_on_the_same_data_with_the_same_s
     assert f"1. `{commands['table3']}`\n2. `{commands['table5']}`" in page(tmp_path)
 
 
+def test_rows_whose_runs_are_the_same_are_said_to_be_equal(tmp_path: Path) -> None:
+    """As FedU's are FedAvg's where its threshold replaces every head; more seeds would not tell them apart."""
+    rows = [row(name, 1.0, 2.0, 1.5, 3.0, metric="r5") for name in ("FedAvg", "FedU")]
+    command = "fedreel reproduce fedvssl table3 --scale small --data videos"
+    content = {"system": "FedVSSL", "table": "table3", "scale": "small", "data": "videos"}
+    (tmp_path / "table3.json").write_text(json.dumps({**content, "command": command, "rows": rows}))
+    (line,) = (line for line in page(tmp_path).splitlines() if line.startswith("| FedU better than FedAvg in r5"))
+    assert line.endswith("| +0 (+0 to +0) | cannot be told; equal in every seed | table3 [1] |")
+
+
 def test_the_page_counts_the_papers_claims_on_each_data(tmp_path: Path) -> None:
     """Of Table 4, where the paper has six settings of FedVSSL ahead of FedAvg; not of runs changed to find a cause."""
     command = "fedreel reproduce fedvssl table4 --scale small --data"

@@ -141,6 +141,7 @@ def _row(claim: Mapping[str, Any], contents: Sequence[Stored], commands: Sequenc
     content = contents[0]
     shown = (f"{one['table']} [{commands.index(one['command']) + 1}]" for one in contents)
     more = f"; about {claim['would_tell']} seeds would tell" if claim["would_tell"] else ""
+    more = "; equal in every seed" if low_high and not any(low_high) else more
     return [
         _said(claim),
         _paper(claim["paper"]),
