@@ -60,7 +60,8 @@ def work(recipe: Recipe, data: Path) -> dict[str, Work]:
         **{name: Work(seen=clips, seconds=LOOKED * clips / 1e3) for name, clips in looked.items()},
         "probes": Work(seen=every, seconds=LOOKED * every / 1e3 + FOR_A_PROBE),
         "tunings": _tuned(epochs * train, EXCERPTS * test),
-        "chosen_tunings": _tuned((epochs + tried) * train, EXCERPTS * test),
+        "longer_tunings": _tuned(CONVOLUTIONAL.train.epochs * train, EXCERPTS * test),
+        **dict.fromkeys(("chosen_tunings", "fitted_tunings"), _tuned((epochs + tried) * train, EXCERPTS * test)),
     }
 
 

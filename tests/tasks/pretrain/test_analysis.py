@@ -216,6 +216,10 @@ def test_a_backbone_is_put_to_use_on_all_sets(
     settled = pretraining.settled(out)
     assert settled == pretraining.settled(out), "what was there before plays no part"
     assert {"r1 settled", "r1 settled/bars", "probe settled"} <= settled.keys()
+    assert pretraining.longer_tunings(out).keys() == {"tune longer", "tune longer/bars", "tune longer/stripes"}
+    monkeypatch.setattr(measures, "chosen_tunings", lambda trials: (0.03, [{"tune": 0.25}, {"tune": 0.75}]))
+    fitted = {"tune fitted": 0.5, "tune fitted/bars": 0.25, "tune fitted/stripes": 0.75}
+    assert pretraining.fitted_tunings(out) == {"tune rate": 0.03, **fitted}
     assert math.isfinite(pretraining.flatness(out)["sharpness"])
     assert "Loss landscape" in (out / "landscape.html").read_text()
     assert len(pretraining.pretext_curve(out)) == 2

@@ -95,6 +95,17 @@ def chosen_tunings(run: Path) -> Metrics:
     return {"tune rate": rate} | _means(by_set)
 
 
+def longer_tunings(run: Path) -> Metrics:
+    """`tune longer`: top-1 after as many epochs of fine-tuning as in the paper."""
+    return _measured(run, measures.longer_tunings)
+
+
+def fitted_tunings(run: Path) -> Metrics:
+    """`chosen_tunings` beside `tunings`: its `tune` is `tune fitted`."""
+    found = chosen_tunings(run)
+    return {"tune rate": found.pop("tune rate")} | {name.replace("tune", "tune fitted"): v for name, v in found.items()}
+
+
 def perturbations(run: Path) -> Metrics:
     """`r1 at 0.1`, ...: R@1 with so much noise on all weights of the backbone, batch norm's too; one draw for each, of
     the run's seed: a table has several runs."""

@@ -136,6 +136,9 @@ def test_small_transformers_are_tuned_as_long_as_small_convolutions_and_probed_o
     trial = Trial(nn.Identity(), replace(TASK, backbone=replace(SMALL, width=width)), None, playground=playground)  # type: ignore[arg-type]
     assert measures.tunings(trial) | measures.probes(trial) == {"tune": 0.5, "probe": 0.5}
     assert seen == [TRANSFORMER.shortened(epochs), True]
+    assert measures.longer_tunings(trial) == {"tune longer": 0.5}
+    assert measures.longer_tunings(replace(trial, epochs=5)) == {"tune longer": 0.5}
+    assert seen[2:] == [TRANSFORMER, TRANSFORMER.shortened(5)]
 
 
 def test_one_rate_for_all_sets_is_chosen_on_held_out_training_videos(

@@ -82,6 +82,12 @@ def tunings(trial: Trial) -> Metrics:
     return {"tune": _tuned(trial, _tuning(trial))}
 
 
+def longer_tunings(trial: Trial) -> Metrics:
+    """`tune longer`: likewise for all of the paper's epochs, whatever the network and the videos."""
+    epochs = trial.epochs or tuning_of(trial.task).train.epochs
+    return {"tune longer": tunings(replace(trial, epochs=epochs))["tune"]}
+
+
 def chosen_tunings(trials: Sequence[Trial]) -> tuple[float, list[Metrics]]:
     """A rate of fine-tuning, and `tune` of each set with it: the best of those that there are for the backbone, by the
     mean over the sets of top-1 on a part of the training videos that is not learned from meanwhile, in a third of the
